@@ -1,0 +1,1 @@
+"""Real time: engines, replicas and the scheduler actor on Ray."""

@@ -1,0 +1,41 @@
+"""Does one more call fit on a replica? Judged by the projected peak of its KV use.
+
+Every running sequence makes a token an iteration and frees its blocks when it ends. KV use therefore peaks just
+before some call ends; the projected peak is the largest use at those moments, with the predicted rest of every
+call. Reserving p + d for each call instead wastes what calls in different phases never hold together, and
+looking at the present use alone admits calls that will be preempted.
+
+A sequence that holds h tokens occupies at most (h + B − 1)/B blocks of B tokens; this bound, not the exact
+ceiling, makes the peak a sum over suffixes: O(k log k) for k calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """One call on a replica: `sequences` sequences of `held_tokens` now, `rest_tokens` more each until they end."""
+
+    held_tokens: int
+    rest_tokens: int
+    sequences: int
+
+
+def projected_peak_tokens(holdings: Iterable[Holding], block_tokens: int) -> int:
+    """The most KV tokens that these calls will ever hold at once, in whole blocks (an upper bound).
+
+    At the end of the k-th call to end, after r_k more iterations, those that have not ended before hold
+    Σ n·(h + r_k + B − 1) tokens. Returns 0 for no calls.
+    """
+    by_end = sorted(holdings, key=lambda holding: holding.rest_tokens, reverse=True)
+    peak = 0
+    held = 0
+    sequences = 0
+    for holding in by_end:
+        sequences += holding.sequences
+        held += holding.sequences * (holding.held_tokens + block_tokens - 1)
+        peak = max(peak, held + sequences * holding.rest_tokens)
+    return peak

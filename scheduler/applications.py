@@ -1,0 +1,213 @@
+"""An application and its calls, as the core keeps them between events.
+
+Costs: a call is expected to cost what was predicted, or what its progress shows once that is more; when it ends,
+what it truly cost. An application is expected to cost the sum; it is kept up to date call by call, so that
+asking is O(1).
+
+Tags: `finish_tag = start_tag + max(predicted, expected)/weight` until the end, then `start_tag + true/weight`.
+The start tag is V at arrival. It moves in one case: when an application that the reference has already served
+in full reveals more work, it starts anew at the present V, as a flow back from idleness does in fair queueing
+(S = max(V, F)); otherwise it could save up credit while it asks for nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from scheduler.cost import CostModel
+from scheduler.lifecycle import ENDS, CallState, check_move
+from scheduler.types import ApplicationSpec, CallKey, CallSpec
+
+
+@dataclass(slots=True)
+class Call:
+    """One call's state. `expected_cost` is maintained by `Application.reestimate`."""
+
+    key: CallKey
+    after: tuple[str, ...]
+    prompt_tokens: int
+    predicted_output_tokens: int
+    max_output_tokens: int
+    sequences: int
+    waiting_for: set[str]
+    announced: bool = False
+    ready_sequence: int = -1
+    attempts: int = 0
+    lease_id: str | None = None
+    replica_id: str | None = None
+    granted_s: float = 0.0
+    ended_s: float = 0.0
+    output_tokens: tuple[int, ...] = ()
+    expected_cost: float = 0.0
+    end_reason: str = ""
+    history: list[CallState] = field(default_factory=lambda: [CallState.BLOCKED])
+
+    @property
+    def state(self) -> CallState:
+        return self.history[-1]
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ENDS
+
+    @property
+    def generated_tokens(self) -> int:
+        """Output tokens of its longest sequence so far."""
+        return max(self.output_tokens, default=0)
+
+    @property
+    def rest_tokens(self) -> int:
+        """Output tokens that its longest sequence is still expected to make, at least 1."""
+        return max(self.predicted_output_tokens - self.generated_tokens, 1)
+
+    def move(self, to: CallState) -> None:
+        """Go to another state; IllegalMove when the table does not list it."""
+        check_move("/".join(self.key), self.history, to)
+        self.history.append(to)
+
+    def progress(self, output_tokens: tuple[int, ...]) -> None:
+        """Note what was generated so far.
+
+        A call that outlives its prediction is expected to go on for half of what it has made, up to its maximum:
+        of a length with a heavy tail, the longer it has lasted the more is to come.
+        """
+        self.output_tokens = output_tokens
+        made = self.generated_tokens
+        if made >= self.predicted_output_tokens:
+            self.predicted_output_tokens = min(made + max(made // 2, 1), max(self.max_output_tokens, made))
+
+    def estimate(self, cost: CostModel) -> float:
+        """Its cost as far as is known: the true one after its end, else the predicted one."""
+        if self.ended:
+            return cost(self.prompt_tokens, self.output_tokens)
+        return cost(self.prompt_tokens, [self.predicted_output_tokens] * self.sequences)
+
+
+class Application:
+    """One application: its calls, what they are expected to cost, and its tags."""
+
+    def __init__(
+        self,
+        spec: ApplicationSpec,
+        sequence: int,
+        arrival_s: float,
+        start_tag: float,
+        cost: CostModel,
+        ended_cost: float = 0.0,
+    ) -> None:
+        self.spec = spec
+        self.sequence = sequence
+        self.arrival_s = arrival_s
+        self.last_end_s = arrival_s
+        self.start_tag = start_tag
+        self.open = spec.open
+        self.calls: dict[str, Call] = {}
+        self.unfinished_calls = 0
+        self.expected_cost = ended_cost
+        self.gps_finish_s: float | None = None
+        self.failure: str | None = None
+        self.cancellation: str | None = None
+        self._cost = cost
+        self._dependents: dict[str, list[str]] = {}
+        for call in spec.calls:
+            self.reveal(call)
+        self.predicted_cost = spec.predicted_cost if spec.predicted_cost is not None else self.expected_cost
+        self.finish_tag = self._tag()
+
+    @property
+    def application_id(self) -> str:
+        return self.spec.application_id
+
+    @property
+    def ended(self) -> bool:
+        return not self.open and self.unfinished_calls == 0
+
+    @property
+    def outcome(self) -> str:
+        """finished, failed or cancelled, once it has ended."""
+        if self.failure is not None:
+            return "failed"
+        return "finished" if self.cancellation is None else "cancelled"
+
+    @property
+    def served_cost(self) -> float:
+        """Cost served so far, the generated part of running calls included."""
+        return sum(self._cost(call.prompt_tokens, call.output_tokens) for call in self.calls.values())
+
+    def reveal(self, spec: CallSpec) -> Call:
+        """Add a call; its dependencies must be calls of this application."""
+        call = Call(
+            key=CallKey(self.application_id, spec.call_id),
+            after=spec.after,
+            prompt_tokens=spec.prompt_tokens,
+            predicted_output_tokens=spec.predicted_output_tokens,
+            max_output_tokens=spec.max_output_tokens,
+            sequences=spec.sequences,
+            waiting_for={name for name in spec.after if name not in self.calls or not self.calls[name].ended},
+        )
+        self.calls[spec.call_id] = call
+        for name in spec.after:
+            self._dependents.setdefault(name, []).append(spec.call_id)
+        self.unfinished_calls += 1
+        self.reestimate(call)
+        return call
+
+    def dependents(self, call_id: str) -> list[Call]:
+        """Calls that come directly after this one."""
+        return [self.calls[name] for name in self._dependents.get(call_id, ())]
+
+    def reestimate(self, call: Call) -> None:
+        """Bring the expected cost up to date with what is known of this call."""
+        estimate = call.estimate(self._cost)
+        self.expected_cost += estimate - call.expected_cost
+        call.expected_cost = estimate
+
+    def end_call(self, call: Call, state: CallState, now_s: float, reason: str) -> None:
+        """Bring a call to one of its ends."""
+        call.move(state)
+        call.ended_s = self.last_end_s = now_s
+        call.end_reason = reason
+        self.unfinished_calls -= 1
+        self.reestimate(call)
+
+    def start_anew_if_served(self, virtual_time: float) -> None:
+        """Before more work is revealed: what V passed while the application asked for nothing is gone."""
+        self.start_tag += max(0.0, virtual_time - self.finish_tag)
+
+    def update_tag(self) -> bool:
+        """Let the tag follow what is known; returns whether it moved."""
+        tag = self._tag()
+        moved = tag != self.finish_tag
+        self.finish_tag = tag
+        return moved
+
+    def _tag(self) -> float:
+        cost = self.expected_cost if self.ended else max(self.predicted_cost, self.expected_cost)
+        return self.start_tag + cost / self.spec.weight
+
+
+def find_cycle_or_stranger(calls: Iterable[CallSpec]) -> str | None:
+    """What is wrong with the dependencies of these calls, in words, or None. O(calls + dependencies).
+
+    Kahn's algorithm: take away calls whose dependencies are gone until none is left, or a cycle is.
+    """
+    specs = {call.call_id: call for call in calls}
+    for call in specs.values():
+        strangers = [name for name in call.after if name not in specs]
+        if strangers:
+            return f"call {call.call_id!r} comes after {strangers[0]!r}, which is not a call"
+    left = {name: len(call.after) for name, call in specs.items()}
+    dependents: dict[str, list[str]] = {}
+    for call in specs.values():
+        for name in call.after:
+            dependents.setdefault(name, []).append(call.call_id)
+    free = deque(name for name, count in left.items() if count == 0)
+    while free:
+        for name in dependents.get(free.popleft(), ()):
+            left[name] -= 1
+            if left[name] == 0:
+                free.append(name)
+    caught = [name for name, count in left.items() if count > 0]
+    return f"calls wait for each other in a cycle: {', '.join(caught[:10])}" if caught else None

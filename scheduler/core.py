@@ -1,0 +1,603 @@
+"""The scheduler: facts in, orders out.
+
+`SchedulerCore.handle(now_s, event)` is the only way to change anything; everything else is a question. The core
+reads no clock and draws no lots, so the same events always give the same actions: the Ray actor, the simulator
+and the tests are drivers of this one object.
+
+Promises, for any order of events:
+- a call runs under at most one lease at a time, and ends exactly once;
+- grants go only to replicas with an open offer, only when the projected peak fits (`scheduler.admission`), and
+  always to the head of the policy's order: a head that does not fit makes those behind it wait;
+- an application's tag is fixed at arrival and moves only by the corrections of `scheduler.applications`, each
+  published with its reason;
+- V never falls, and the reference is a matter of V alone (`scheduler.gps`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import takewhile
+from typing import Any
+
+from scheduler.actions import (
+    Abort,
+    Action,
+    Grant,
+    PublishAudit,
+    PublishCallEnd,
+    PublishCompletion,
+    PublishTag,
+    Refusal,
+    Reject,
+)
+from scheduler.admission import Holding
+from scheduler.applications import Application, Call
+from scheduler.audit import AuditBook
+from scheduler.capacity import Replica
+from scheduler.cost import CostModel, memory_cost
+from scheduler.events import (
+    ApplicationArrived,
+    ApplicationCancelled,
+    ApplicationClosed,
+    CallAdopted,
+    CallCancelled,
+    CallFailed,
+    CallFinished,
+    CallLost,
+    CallReady,
+    CallRevealed,
+    CallStarted,
+    CallStopped,
+    CapacityOffered,
+    Event,
+    OfferWithdrawn,
+    ProgressReported,
+    ReplicaJoined,
+    ReplicaLeft,
+    Resumption,
+    TimePassed,
+)
+from scheduler.gps import ReferenceClock, ReferenceFinish
+from scheduler.lifecycle import CallState
+from scheduler.policies.contract import Policy, WaitingCall
+from scheduler.refusals import Gate
+from scheduler.settings import ClockMode, CoreSettings
+from scheduler.types import ApplicationRecord, ApplicationSpec
+
+
+class SchedulerCore:
+    """The state of one scheduler. `epoch` marks its grants; `virtual_time` continues an earlier scheduler's V."""
+
+    def __init__(
+        self,
+        settings: CoreSettings,
+        policy: Policy,
+        *,
+        epoch: int = 1,
+        virtual_time: float = 0.0,
+        cost: CostModel = memory_cost,
+    ) -> None:
+        self.settings = settings
+        self.policy = policy
+        self.epoch = epoch
+        self.reference = ReferenceClock(virtual_time)
+        self.applications: dict[str, Application] = {}
+        self.replicas: dict[str, Replica] = {}
+        self.leases: dict[str, Call] = {}
+        self.audit = AuditBook()
+        self.now_s = 0.0
+        self.unfinished_calls = 0
+        self.ready_calls = 0
+        self._cost = cost
+        self._gate = Gate(settings, self.applications, self.replicas)
+        self._by_sequence: dict[int, Application] = {}
+        self._actions: list[Action] = []
+        self._reserved: dict[str, float] = {}
+        self._idle_applications: dict[str, float] = {}
+        self._engineless_since_s: float | None = None
+        self._application_count = 0
+        self._ready_count = 0
+        self._lease_count = 0
+        self._handlers: Mapping[type, Callable[[Any], None]] = {
+            ApplicationArrived: self._application_arrived,
+            CallRevealed: self._call_revealed,
+            CallReady: self._call_ready,
+            ApplicationClosed: self._application_closed,
+            ApplicationCancelled: self._application_cancelled,
+            CallCancelled: self._call_cancelled,
+            CallAdopted: self._call_adopted,
+            ReplicaJoined: self._replica_joined,
+            ReplicaLeft: self._replica_left,
+            ProgressReported: self._progress_reported,
+            CapacityOffered: self._capacity_offered,
+            OfferWithdrawn: self._offer_withdrawn,
+            CallStarted: self._call_started,
+            CallFinished: self._call_finished,
+            CallStopped: self._call_stopped,
+            CallFailed: self._call_failed,
+            CallLost: self._call_lost,
+            TimePassed: self._time_passed,
+        }
+
+    # ---- the one door
+
+    def handle(self, now_s: float, event: Event) -> list[Action]:
+        """Take one fact at time `now_s` (seconds, monotonic; an earlier time counts as no time at all)."""
+        elapsed_s = max(0.0, now_s - self.now_s)
+        self.now_s += elapsed_s
+        self._actions = []
+        if self.settings.clock is ClockMode.CAPACITY:
+            self._serve(elapsed_s * self.settings.nominal_iterations_per_s * self.pool_tokens)
+        self._handlers[type(event)](event)
+        self._dispatch()
+        return self._actions
+
+    # ---- questions
+
+    @property
+    def virtual_time(self) -> float:
+        return self.reference.virtual_time
+
+    @property
+    def pool_tokens(self) -> int:
+        """M: KV tokens of all replicas together."""
+        return sum(replica.limits.pool_tokens for replica in self.replicas.values())
+
+    # ---- applications
+
+    def _application_arrived(self, event: ApplicationArrived) -> None:
+        spec = event.application
+        refused = self._gate.application_refused(spec, self.unfinished_calls)
+        if refused is not None:
+            self._actions.append(Reject(spec.application_id, None, *refused))
+        else:
+            self._admit(spec, event.resumes or Resumption(self.virtual_time, 0.0, 0.0))
+
+    def _admit(self, spec: ApplicationSpec, begin: Resumption) -> Application:
+        self._application_count += 1
+        arrival_s = self.now_s - begin.age_s
+        application = Application(
+            spec, self._application_count, arrival_s, begin.start_tag, self._cost, begin.ended_cost
+        )
+        self.applications[spec.application_id] = application
+        self._by_sequence[application.sequence] = application
+        self.unfinished_calls += application.unfinished_calls
+        self._place_in_reference(application)
+        self._publish_tag(application, "arrival")
+        self._note_idleness(application)
+        return application
+
+    def _call_revealed(self, event: CallRevealed) -> None:
+        refused = self._gate.call_refused(event, self.unfinished_calls)
+        if refused is not None:
+            self._actions.append(Reject(event.application_id, event.call.call_id, *refused))
+            return
+        application = self.applications.get(event.application_id)
+        if application is None:
+            assert event.opens is not None
+            application = self._admit(event.opens, Resumption(self.virtual_time, 0.0, 0.0))
+        application.start_anew_if_served(self.virtual_time)
+        application.reveal(event.call)
+        self.unfinished_calls += 1
+        self._note_idleness(application)
+        self._retag(application, f"call {event.call.call_id} revealed")
+
+    def _application_closed(self, event: ApplicationClosed) -> None:
+        application = self.applications.get(event.application_id)
+        if application is not None:
+            application.open = False
+            self._complete_if_ended(application)
+
+    def _application_cancelled(self, event: ApplicationCancelled) -> None:
+        application = self.applications.get(event.application_id)
+        if application is None:
+            return
+        application.cancellation = application.cancellation or event.reason
+        self._stop_application(application, event.reason)
+
+    def _stop_application(self, application: Application, reason: str) -> None:
+        application.open = False
+        for call in list(application.calls.values()):
+            self._cancel(application, call, reason)
+        self._complete_if_ended(application)
+
+    # ---- calls
+
+    def _call_ready(self, event: CallReady) -> None:
+        application, call = self._find(event.application_id, event.call_id)
+        if application is None or call is None or call.announced or call.state is not CallState.BLOCKED:
+            return
+        call.announced = True
+        call.prompt_tokens = event.prompt_tokens
+        call.predicted_output_tokens = min(max(event.predicted_output_tokens, 1), call.max_output_tokens)
+        application.reestimate(call)
+        self._retag(application, f"call {call.key.call_id} has its prompt")
+        self._make_ready_if_free(application, call)
+
+    def _make_ready_if_free(self, application: Application, call: Call) -> None:
+        if call.announced and not call.waiting_for and call.state is CallState.BLOCKED:
+            self._ready_count += 1
+            call.ready_sequence = self._ready_count
+            self._wait(application, call)
+
+    def _wait(self, application: Application, call: Call) -> None:
+        call.move(CallState.READY)
+        self.ready_calls += 1
+        self.policy.add(self._waiting(application, call))
+
+    def _waiting(self, application: Application, call: Call) -> WaitingCall:
+        return WaitingCall(call.key, call.ready_sequence, application.sequence, application.finish_tag)
+
+    def _leave_queue(self, call: Call) -> None:
+        if call.state is CallState.READY:
+            self.ready_calls -= 1
+            self.policy.remove(call.key)
+
+    def _call_cancelled(self, event: CallCancelled) -> None:
+        application, call = self._find(event.application_id, event.call_id)
+        if application is not None and call is not None:
+            self._cancel(application, call, event.reason)
+            self._complete_if_ended(application)
+
+    def _cancel(self, application: Application, call: Call, reason: str) -> None:
+        """Stop a call at whatever stage it is; a running one keeps its memory until the engine lets go."""
+        if call.state is CallState.RUNNING:
+            call.move(CallState.STOPPING)
+            call.end_reason = reason
+            self._abort(call)
+        elif call.state is CallState.GRANTED:
+            self._abort(call)
+            self._release(call)
+            self._end(application, call, CallState.CANCELLED, reason)
+        elif not call.ended and call.state is not CallState.STOPPING:
+            self._leave_queue(call)
+            self._end(application, call, CallState.CANCELLED, reason)
+
+    def _abort(self, call: Call) -> None:
+        assert call.replica_id is not None
+        assert call.lease_id is not None
+        self._actions.append(Abort(call.replica_id, call.lease_id))
+
+    def _refuse_call(self, application: Application, call: Call, refusal: Refusal, message: str) -> None:
+        self._actions.append(Reject(*call.key, refusal, message))
+        self._fail(application, call, message)
+
+    def _fail(self, application: Application, call: Call, reason: str) -> None:
+        self._leave_queue(call)
+        self._end(application, call, CallState.FAILED, reason)
+        if not application.open:
+            application.failure = application.failure or f"call {call.key.call_id}: {reason}"
+            self._stop_application(application, f"call {call.key.call_id} failed")
+        self._complete_if_ended(application)
+
+    def _end(self, application: Application, call: Call, state: CallState, reason: str) -> None:
+        if call.replica_id is not None:
+            self.audit.note_call(self.now_s, self.now_s - call.granted_s)
+        application.end_call(call, state, self.now_s, reason)
+        self.unfinished_calls -= 1
+        self._actions.append(PublishCallEnd(*call.key, state.value, reason))
+        self._note_idleness(application)
+        if state is CallState.FINISHED:
+            self._unblock_dependents(application, call)
+        else:
+            self._cancel_dependents(application, call)
+
+    def _unblock_dependents(self, application: Application, call: Call) -> None:
+        for dependent in application.dependents(call.key.call_id):
+            dependent.waiting_for.discard(call.key.call_id)
+            self._make_ready_if_free(application, dependent)
+
+    def _cancel_dependents(self, application: Application, call: Call) -> None:
+        doomed = application.dependents(call.key.call_id)
+        while doomed:
+            dependent = doomed.pop()
+            if dependent.state is not CallState.BLOCKED:
+                continue
+            application.end_call(dependent, CallState.CANCELLED, self.now_s, f"{call.key.call_id} has no answer")
+            self.unfinished_calls -= 1
+            self._actions.append(PublishCallEnd(*dependent.key, CallState.CANCELLED.value, dependent.end_reason))
+            doomed.extend(application.dependents(dependent.key.call_id))
+
+    def _call_adopted(self, event: CallAdopted) -> None:
+        application, call = self._find(event.application_id, event.call_id)
+        replica = self.replicas.get(event.replica_id)
+        known = event.lease_id in self.leases
+        if application is None or call is None or replica is None or known:
+            return
+        if call.state in (CallState.BLOCKED, CallState.READY):
+            self._leave_queue(call)
+            self._hold(replica, call, event.lease_id)
+            call.move(CallState.RUNNING)
+
+    # ---- leases
+
+    def _hold(self, replica: Replica, call: Call, lease_id: str) -> None:
+        call.lease_id, call.replica_id, call.granted_s = lease_id, replica.replica_id, self.now_s
+        call.attempts += 1
+        replica.holdings[lease_id] = self._holding(call)
+        self.leases[lease_id] = call
+
+    def _holding(self, call: Call) -> Holding:
+        return Holding(call.prompt_tokens + call.generated_tokens, call.rest_tokens, call.sequences)
+
+    def _release(self, call: Call) -> None:
+        assert call.lease_id is not None
+        assert call.replica_id is not None
+        del self.leases[call.lease_id]
+        self._reserved.pop(call.lease_id, None)
+        self.replicas[call.replica_id].holdings.pop(call.lease_id, None)
+        call.lease_id = None
+
+    def _call_started(self, event: CallStarted) -> None:
+        call = self.leases.get(event.lease_id)
+        if call is not None and call.state is CallState.GRANTED:
+            self._reserved.pop(event.lease_id, None)
+            call.move(CallState.RUNNING)
+
+    def _call_finished(self, event: CallFinished) -> None:
+        call = self.leases.get(event.lease_id)
+        if call is None:
+            return
+        state = CallState.CANCELLED if call.state is CallState.STOPPING else CallState.FINISHED
+        self._let_go(call, event.prompt_tokens, event.output_tokens, state)
+
+    def _call_stopped(self, event: CallStopped) -> None:
+        call = self.leases.get(event.lease_id)
+        if call is not None:
+            self._let_go(call, event.prompt_tokens, event.output_tokens, CallState.CANCELLED)
+
+    def _let_go(self, call: Call, prompt_tokens: int, output_tokens: tuple[int, ...], state: CallState) -> None:
+        application = self.applications[call.key.application_id]
+        self._release(call)
+        if output_tokens:
+            call.prompt_tokens = prompt_tokens
+        call.output_tokens = output_tokens
+        self._end(application, call, state, call.end_reason)
+        self._retag(application, f"call {call.key.call_id} ended")
+        self._complete_if_ended(application)
+
+    def _call_failed(self, event: CallFailed) -> None:
+        call = self.leases.get(event.lease_id)
+        if call is None:
+            return
+        application = self.applications[call.key.application_id]
+        self._release(call)
+        if call.state is CallState.STOPPING:
+            self._end(application, call, CallState.CANCELLED, event.reason)
+            self._complete_if_ended(application)
+        else:
+            self._fail(application, call, event.reason)
+
+    def _call_lost(self, event: CallLost) -> None:
+        call = self.leases.get(event.lease_id)
+        if call is not None:
+            self._lose(call, event.reason)
+
+    def _lose(self, call: Call, reason: str) -> None:
+        """Take back a lease that brought no answer; the call returns to its place, or fails in the end."""
+        application = self.applications[call.key.application_id]
+        self._release(call)
+        if call.state is CallState.STOPPING:
+            self._end(application, call, CallState.CANCELLED, reason)
+            self._complete_if_ended(application)
+        elif call.attempts >= self.settings.max_attempts:
+            message = f"lost {call.attempts} times, the last time: {reason}"
+            self._actions.append(Reject(*call.key, Refusal.LOST, message))
+            self._fail(application, call, message)
+        else:
+            call.output_tokens, call.replica_id = (), None
+            self._wait(application, call)
+
+    # ---- replicas
+
+    def _replica_joined(self, event: ReplicaJoined) -> None:
+        if event.replica_id not in self.replicas:
+            self.replicas[event.replica_id] = Replica(event.replica_id, event.limits, self.settings.watermark)
+
+    def _replica_left(self, event: ReplicaLeft) -> None:
+        replica = self.replicas.get(event.replica_id)
+        if replica is None:
+            return
+        for lease_id in list(replica.holdings):
+            if lease_id in self.leases:
+                self._lose(self.leases[lease_id], event.reason)
+        del self.replicas[event.replica_id]
+
+    def _progress_reported(self, event: ProgressReported) -> None:
+        replica = self.replicas.get(event.replica_id)
+        if replica is None:
+            return
+        self._advance_clock(event, replica)
+        for lease_id, output_tokens in event.generated:
+            if lease_id in replica.holdings:
+                self._progress(replica, self.leases[lease_id], output_tokens)
+        replica.observe(event.kv_used_tokens, {lease_id for lease_id, _ in event.generated})
+
+    def _progress(self, replica: Replica, call: Call, output_tokens: tuple[int, ...]) -> None:
+        application = self.applications[call.key.application_id]
+        call.progress(output_tokens)
+        assert call.lease_id is not None
+        replica.holdings[call.lease_id] = self._holding(call)
+        application.reestimate(call)
+        self._retag(application, f"call {call.key.call_id} outlives its prediction")
+
+    def _capacity_offered(self, event: CapacityOffered) -> None:
+        replica = self.replicas.get(event.replica_id)
+        if replica is not None:
+            replica.offered_grants = event.max_grants
+
+    def _offer_withdrawn(self, event: OfferWithdrawn) -> None:
+        replica = self.replicas.get(event.replica_id)
+        if replica is not None:
+            replica.offered_grants = 0
+
+    # ---- who runs next
+
+    def _dispatch(self) -> None:
+        """Grant heads of the order while they fit; an offer that was used is closed."""
+        used: set[str] = set()
+        while (key := self.policy.head()) is not None:
+            application = self.applications[key.application_id]
+            call = application.calls[key.call_id]
+            if not self._gate.can_ever_fit(call.prompt_tokens):
+                refused = self._gate.cannot_fit(call.key.call_id, call.prompt_tokens)
+                self._refuse_call(application, call, *refused)
+                continue
+            replica = self.roomiest_replica(call)
+            if replica is None:
+                break
+            self._grant(application, call, replica)
+            used.add(replica.replica_id)
+        for replica_id in used:
+            self.replicas[replica_id].offered_grants = 0
+
+    def roomiest_replica(self, call: Call) -> Replica | None:
+        """Of the replicas that wait and have room for the call, the one with most free memory."""
+        holding = self._holding(call)
+        open_offers = [replica for replica in self.replicas.values() if replica.offered_grants > 0]
+        by_room = sorted(open_offers, key=lambda r: (r.held_tokens - r.limits.pool_tokens, r.replica_id))
+        return next(
+            (r for r in by_room if r.can_ever_hold(call.prompt_tokens) and r.fits(holding)),
+            None,
+        )
+
+    def _grant(self, application: Application, call: Call, replica: Replica) -> None:
+        self._leave_queue(call)
+        call.move(CallState.GRANTED)
+        self._lease_count += 1
+        lease_id = f"{self.epoch}-{self._lease_count}"
+        self._hold(replica, call, lease_id)
+        self._reserved[lease_id] = self.now_s
+        replica.offered_grants -= 1
+        priority = self.policy.priority(self._waiting(application, call))
+        self._actions.append(Grant(replica.replica_id, *call.key, lease_id, self.epoch, priority))
+
+    # ---- the clock and the reference
+
+    def _advance_clock(self, event: ProgressReported, replica: Replica) -> None:
+        if self.settings.clock is ClockMode.SERVICE:
+            self._serve(event.served_token_iterations)
+        elif self.settings.clock is ClockMode.ITERATION:
+            self._serve(event.iterations * replica.limits.pool_tokens)
+
+    def _serve(self, service: float) -> None:
+        for finish in self.reference.advance(self.now_s, service * self.settings.clock_rate):
+            self._reference_finished(finish)
+
+    def _place_in_reference(self, application: Application) -> None:
+        waits = self.reference.place(application.sequence, application.finish_tag, application.spec.weight)
+        if waits:
+            application.gps_finish_s = None
+        elif application.gps_finish_s is None:
+            application.gps_finish_s = self.now_s
+
+    def _retag(self, application: Application, reason: str) -> None:
+        if application.update_tag():
+            self._place_in_reference(application)
+            self.policy.retag(application.application_id, application.finish_tag)
+            self._publish_tag(application, reason)
+
+    def _publish_tag(self, application: Application, reason: str) -> None:
+        self._actions.append(
+            PublishTag(
+                application.application_id,
+                application.start_tag,
+                application.finish_tag,
+                max(application.predicted_cost, application.expected_cost),
+                reason,
+            )
+        )
+
+    def _reference_finished(self, finish: ReferenceFinish) -> None:
+        application = self._by_sequence.get(finish.application)
+        if application is not None:
+            application.gps_finish_s = finish.at_s
+        else:
+            self._actions.append(PublishAudit(self.audit.settle(finish.application, finish.at_s)))
+
+    # ---- the end of an application
+
+    def _complete_if_ended(self, application: Application) -> None:
+        if not application.ended or application.sequence not in self._by_sequence:
+            return
+        self._retag(application, "ended with its true cost")
+        del self.applications[application.application_id]
+        del self._by_sequence[application.sequence]
+        self._idle_applications.pop(application.application_id, None)
+        record = _record(application)
+        self._actions.append(PublishCompletion(record))
+        self.audit.note_end(application, record)
+        if application.gps_finish_s is not None:
+            self._reference_finished(ReferenceFinish(application.sequence, application.gps_finish_s))
+        if not self.applications:
+            self._end_busy_period()
+
+    def _end_busy_period(self) -> None:
+        """Nobody is left to serve: what the reference still owes, it owes to nobody."""
+        for finish in self.reference.drain(self.now_s):
+            self._reference_finished(finish)
+        self.audit.forget_calls_before(self.now_s)
+
+    # ---- time limits
+
+    def _time_passed(self, event: TimePassed) -> None:
+        self._return_unused_leases()
+        self._close_idle_applications()
+        self._refuse_without_engine()
+
+    def _return_unused_leases(self) -> None:
+        deadline_s = self.now_s - self.settings.reservation_timeout_s
+        for lease_id in _first_before(self._reserved, deadline_s):
+            call = self.leases[lease_id]
+            self._abort(call)
+            self._lose(call, f"nobody used its grant for {self.settings.reservation_timeout_s:g} s")
+
+    def _note_idleness(self, application: Application) -> None:
+        self._idle_applications.pop(application.application_id, None)
+        if application.open and application.unfinished_calls == 0:
+            self._idle_applications[application.application_id] = self.now_s
+
+    def _close_idle_applications(self) -> None:
+        deadline_s = self.now_s - self.settings.open_idle_s
+        for application_id in _first_before(self._idle_applications, deadline_s):
+            application = self.applications[application_id]
+            application.open = False
+            self._complete_if_ended(application)
+
+    def _refuse_without_engine(self) -> None:
+        if self.replicas or self.ready_calls == 0:
+            self._engineless_since_s = None
+        elif self._engineless_since_s is None:
+            self._engineless_since_s = self.now_s
+        elif self.now_s - self._engineless_since_s >= self.settings.engine_wait_s:
+            self._refuse_waiting_calls(f"no engine for {self.settings.engine_wait_s:g} s")
+
+    def _refuse_waiting_calls(self, message: str) -> None:
+        while (key := self.policy.head()) is not None:
+            application = self.applications[key.application_id]
+            self._refuse_call(application, application.calls[key.call_id], Refusal.NO_ENGINE, message)
+
+    def _find(self, application_id: str, call_id: str) -> tuple[Application | None, Call | None]:
+        application = self.applications.get(application_id)
+        return application, None if application is None else application.calls.get(call_id)
+
+
+def _first_before(moments_s: Mapping[str, float], deadline_s: float) -> list[str]:
+    """Keys of the leading moments at or before the deadline; the mapping is in order of its moments."""
+    return [key for key, _ in takewhile(lambda item: item[1] <= deadline_s, moments_s.items())]
+
+
+def _record(application: Application) -> ApplicationRecord:
+    return ApplicationRecord(
+        application_id=application.application_id,
+        application_type=application.spec.application_type,
+        tenant=application.spec.tenant,
+        weight=application.spec.weight,
+        outcome=application.outcome,
+        arrival_s=application.arrival_s,
+        finish_s=application.last_end_s,
+        predicted_cost=application.predicted_cost,
+        true_cost=application.expected_cost,
+        finish_tag=application.finish_tag,
+        calls=len(application.calls),
+    )

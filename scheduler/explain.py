@@ -1,0 +1,97 @@
+"""Questions about a core, answered with plain values; nothing changes.
+
+`explain` answers "why does this application wait?"; `overview` is the state of the whole in a few numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scheduler.applications import Application
+from scheduler.core import SchedulerCore
+from scheduler.lifecycle import CallState
+
+MOST_AHEAD = 20
+
+
+def overview(core: SchedulerCore) -> dict[str, Any]:
+    """Counts, virtual time and memory of the whole scheduler."""
+    return {
+        "policy": core.policy.name,
+        "epoch": core.epoch,
+        "virtual_time": core.virtual_time,
+        "active_weight": core.reference.active_weight,
+        "applications": len(core.applications),
+        "applications_in_reference": len(core.reference),
+        "calls_unfinished": core.unfinished_calls,
+        "calls_waiting": core.ready_calls,
+        "calls_running": len(core.leases),
+        "audited": core.audit.audited,
+        "bound_violations": core.audit.violations,
+        "pool_tokens": core.pool_tokens,
+        "kv_held_tokens": sum(replica.held_tokens for replica in core.replicas.values()),
+        "replicas": sorted(core.replicas),
+    }
+
+
+def explain(core: SchedulerCore, application_id: str) -> dict[str, Any] | None:
+    """Why an application waits or runs, who is ahead of it; None when it is not in the system.
+
+    Costs are token-iterations. `reference_service_left` is what the reference must still deliver to active
+    applications, in all, before it has served this one in full.
+    """
+    application = core.applications.get(application_id)
+    if application is None:
+        return None
+    ahead = _ahead(core, application)
+    return {
+        "application_id": application_id,
+        "state": _state(application),
+        "why": _why(core, application, len(ahead)),
+        "start_tag": application.start_tag,
+        "finish_tag": application.finish_tag,
+        "virtual_time": core.virtual_time,
+        "predicted_cost": application.predicted_cost,
+        "expected_cost": application.expected_cost,
+        "served_cost": application.served_cost,
+        "reference_service_left": max(0.0, application.finish_tag - core.virtual_time) * core.reference.active_weight,
+        "gps_finish_after_s": None
+        if application.gps_finish_s is None
+        else application.gps_finish_s - application.arrival_s,
+        "waited_s": core.now_s - application.arrival_s,
+        "calls_waiting": _count(application, CallState.READY),
+        "calls_running": _count(application, CallState.RUNNING) + _count(application, CallState.GRANTED),
+        "calls_blocked": _count(application, CallState.BLOCKED),
+        "applications_ahead": len(ahead),
+        "ahead": [
+            {"application_id": other.application_id, "finish_tag": other.finish_tag} for other in ahead[:MOST_AHEAD]
+        ],
+    }
+
+
+def _state(application: Application) -> str:
+    running = any(call.lease_id is not None for call in application.calls.values())
+    started = any(call.ended for call in application.calls.values())
+    return "running" if running or started else "queued"
+
+
+def _count(application: Application, state: CallState) -> int:
+    return sum(call.state is state for call in application.calls.values())
+
+
+def _ahead(core: SchedulerCore, application: Application) -> list[Application]:
+    """Applications with an unfinished call and a smaller tag, in order of their tags."""
+    place = (application.finish_tag, application.sequence)
+    others = [a for a in core.applications.values() if a.unfinished_calls and (a.finish_tag, a.sequence) < place]
+    return sorted(others, key=lambda other: (other.finish_tag, other.sequence))
+
+
+def _why(core: SchedulerCore, application: Application, ahead: int) -> str:
+    if not core.replicas:
+        return "no engine replica is there"
+    if _count(application, CallState.READY) == 0:
+        return "nothing waits: its calls run, or wait for calls that they come after, or for the application itself"
+    head = core.policy.head()
+    if head is not None and head.application_id == application.application_id:
+        return "it is first in the order; its next call waits until a replica has room for it"
+    return f"{ahead} applications come before it in the order of finish tags"

@@ -1,0 +1,95 @@
+"""The reference: generalized processor sharing (GPS) of the KV pool among applications, by weight.
+
+Virtual time V is the service that each unit of weight has received in the reference. With service S delivered
+to active weights W, V grows by S/W; an application leaves when V reaches its finish tag F = start + C/w, and
+the rest of S is shared among those that stay (Parekh and Gallager 1993; Justitia, arXiv:2510.17015, section 4).
+The paper lets V run in seconds at the pool's nominal speed; here the driver says how much service was
+delivered, so that V cannot run ahead of the engine.
+
+Applications are known here by their numbers in order of arrival, which also break ties.
+
+Laws: V never falls. An application is in the reference exactly while V < F. Leaving the reference is a matter of
+V alone, never of the real end of an application.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scheduler.finish_heap import FinishHeap
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceFinish:
+    """The reference has served this application in full; `at_s` on the driver's clock."""
+
+    application: int
+    at_s: float
+
+
+class ReferenceClock:
+    """V, and who is still served by the reference."""
+
+    def __init__(self, virtual_time: float = 0.0) -> None:
+        self.virtual_time = virtual_time
+        self._tags: FinishHeap[int] = FinishHeap()
+        self._weights: dict[int, float] = {}
+        self._active_weight = 0.0
+        self._advanced_to_s = 0.0
+
+    def __contains__(self, application: int) -> bool:
+        return application in self._tags
+
+    def __len__(self) -> int:
+        return len(self._tags)
+
+    @property
+    def active_weight(self) -> float:
+        return self._active_weight
+
+    def place(self, application: int, finish_tag: float, weight: float) -> bool:
+        """Put an application into the reference, or move it; False if V has reached the tag already."""
+        self.remove(application)
+        if finish_tag <= self.virtual_time:
+            return False
+        self._tags.set(application, finish_tag, application)
+        self._weights[application] = weight
+        self._active_weight += weight
+        return True
+
+    def remove(self, application: int) -> None:
+        """Take an application out of the reference, if it is there."""
+        weight = self._weights.pop(application, None)
+        if weight is None:
+            return
+        self._tags.discard(application)
+        self._active_weight = self._active_weight - weight if self._weights else 0.0
+
+    def advance(self, now_s: float, service: float) -> list[ReferenceFinish]:
+        """Share `service` token-iterations, delivered evenly since the last advance; returns who finished.
+
+        Service that nobody is left to take is dropped: V stands still in an empty reference.
+        """
+        begin_s, self._advanced_to_s = min(self._advanced_to_s, now_s), now_s
+        finishes: list[ReferenceFinish] = []
+        left = service
+        while left > 0 and (head := self._tags.peek()) is not None:
+            needed = (self._tags.rank(head) - self.virtual_time) * self._active_weight
+            if needed > left:
+                self.virtual_time += left / self._active_weight
+                break
+            left -= max(needed, 0.0)
+            self.virtual_time = max(self.virtual_time, self._tags.rank(head))
+            self.remove(head)
+            finishes.append(ReferenceFinish(head, now_s - (now_s - begin_s) * (left / service)))
+        return finishes
+
+    def drain(self, now_s: float) -> list[ReferenceFinish]:
+        """End the busy period: everyone left is served in full at `now_s`, and V moves to the last tag."""
+        self._advanced_to_s = now_s
+        finishes = []
+        while (head := self._tags.peek()) is not None:
+            self.virtual_time = max(self.virtual_time, self._tags.rank(head))
+            self.remove(head)
+            finishes.append(ReferenceFinish(head, now_s))
+        return finishes

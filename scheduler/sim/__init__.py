@@ -1,0 +1,1 @@
+"""Models of the world around the scheduler: the batching engine, workloads and the driver that runs them."""

@@ -1,0 +1,1 @@
+"""People and programs outside: HTTP, Ray handles and the command line."""
