@@ -6,8 +6,10 @@ created, so a process that merely describes an engine (the ingress, the command 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -54,6 +56,22 @@ class VllmSettings(_Settings):
             raise ValueError("enable_auto_tool_choice needs a tool_call_parser")
         return self
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """What vLLM reads from the environment when it is imported; a variable already set prevails.
+
+        On a CPU, no in-process flag but the second variable keeps vLLM from a further process for its worker,
+        and OpenMP's threads stay unbound so that two engines on one machine do not share the same cores.
+        """
+        return {
+            "VLLM_CPU_KVCACHE_SPACE": str(self.kv_cache_gib),
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_LOGGING_LEVEL": "ERROR",
+            "TOKENIZERS_PARALLELISM": "false",
+        } | ({"HF_HUB_OFFLINE": "1"} if Path(self.model).is_dir() else {})
+
 
 class SimulatedSettings(_Settings):
     """An engine with no model: the timing and the KV memory of an EngineProfile, and made-up words.
@@ -81,6 +99,11 @@ class SimulatedSettings(_Settings):
         return self
 
     @property
+    def environment(self) -> dict[str, str]:
+        """This engine reads nothing from the environment."""
+        return {}
+
+    @property
     def profile(self) -> EngineProfile:
         return EngineProfile(**self.model_dump(exclude={"kind", "served_model_name", "time_scale"}))
 
@@ -95,7 +118,9 @@ ENGINES: Mapping[str, str] = {
 
 
 def create_engine(settings: VllmSettings | SimulatedSettings) -> Engine:
-    """The engine these settings describe, not yet started."""
+    """The engine these settings describe, not yet started. Importing vLLM takes seconds."""
+    for name, value in settings.environment.items():
+        os.environ.setdefault(name, value)
     module, _, name = ENGINES[settings.kind].partition(":")
     engine: Engine = getattr(import_module(module), name)(settings)
     return engine

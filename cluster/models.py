@@ -35,7 +35,7 @@ CHAT_TEMPLATE = (
 )
 
 
-class ModelUnavailable(Exception):  # noqa: N818 - reads as the fact it states
+class ModelUnavailable(Exception):
     """A model that this machine cannot make or load."""
 
 

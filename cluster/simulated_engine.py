@@ -50,9 +50,7 @@ CHARACTERS_PER_TOKEN = 4
 SHORTEST_ANSWER_TOKENS, LONGEST_ANSWER_TOKENS = 8, 64
 DEFAULT_COMPLETION_TOKENS = 16
 KEPT_BODIES = 256
-WORDS = tuple(
-    first + last for first in "bdfklmnprst" for last in ("a", "elo", "imi", "oru", "un", "ando", "este")
-)
+WORDS = tuple(first + last for first in "bdfklmnprst" for last in ("a", "elo", "imi", "oru", "un", "ando", "este"))
 
 JsonObject = dict[str, Any]
 
@@ -64,9 +62,7 @@ def approximate_tokens(text: str) -> int:
 
 def chat_text(messages: Sequence[Mapping[str, Any]]) -> str:
     """The text that stands for a chat: each message's role and content (of a list the text parts) a line."""
-    return "\n".join(
-        f"{message.get('role', '')}: {_content_text(message.get('content'))}" for message in messages
-    )
+    return "\n".join(f"{message.get('role', '')}: {_content_text(message.get('content'))}" for message in messages)
 
 
 def _content_text(content: object) -> str:
@@ -360,17 +356,19 @@ class SimulatedEngine:
         return _Generation(choices, sum(prompt.tokens for prompt in prompts))
 
     def _output_limit(self, prompt: _Prompt, body: _Body) -> int:
-        """The most tokens an answer to this prompt may have; a client error where it cannot have one."""
+        """The most tokens an answer may have: what was asked for, cut to the room the prompt leaves (as vLLM).
+
+        A limit beyond the model, or a prompt that leaves no room, is the client's error.
+        """
         longest = self.settings.max_model_len
-        room = longest - prompt.tokens
-        wanted = body.output_limit_tokens
-        if room < 1 or (wanted or 1) > room:
+        wanted = body.output_limit_tokens or longest
+        if wanted > longest or prompt.tokens >= longest:
             message = (
                 f"This model's maximum context length is {longest} tokens. However, you requested "
-                f"{wanted or 1} output tokens and your prompt contains {prompt.tokens} input tokens."
+                f"{wanted} output tokens and your prompt contains {prompt.tokens} input tokens."
             )
             raise _RequestError(400, message, "BadRequestError")
-        return wanted or room
+        return min(wanted, longest - prompt.tokens)
 
     async def _step_forever(self) -> None:
         while True:
@@ -495,9 +493,7 @@ def _application(engine: SimulatedEngine) -> Starlette:
     ]
     handlers: dict[Any, Any] = {
         _RequestError: lambda _, error: _error_response(error),
-        LeaseRefused: lambda _, error: _error_response(
-            _RequestError(403, str(error), "PermissionDeniedError")
-        ),
+        LeaseRefused: lambda _, error: _error_response(_RequestError(403, str(error), "PermissionDeniedError")),
         HTTPException: lambda _, error: _error_response(_http_error(error)),
     }
     return Starlette(routes=routes, exception_handlers=handlers)

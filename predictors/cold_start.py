@@ -119,6 +119,9 @@ class _LogMeans:
         if len(self._means) > self._max_keys:
             self._means.popitem(last=False)
 
+    def __len__(self) -> int:
+        return len(self._means)
+
     def mean(self, key: Hashable) -> float | None:
         known = self._means.get(key)
         return None if known is None else known.mean

@@ -68,12 +68,14 @@ class PublishTag:
 
 @dataclass(frozen=True, slots=True)
 class PublishCallEnd:
-    """A call reached its end: `finished`, `failed` or `cancelled`."""
+    """A call reached its end: `finished`, `failed` or `cancelled`; true token counts, one output count a sequence."""
 
     application_id: str
     call_id: str
     outcome: str
     reason: str
+    prompt_tokens: int
+    output_tokens: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,10 +55,12 @@ from scheduler.events import (
     ReplicaJoined,
     ReplicaLeft,
     Resumption,
+    SettingsChanged,
     TimePassed,
 )
 from scheduler.gps import ReferenceClock, ReferenceFinish
 from scheduler.lifecycle import CallState
+from scheduler.policies import create_policy
 from scheduler.policies.contract import Policy, WaitingCall
 from scheduler.refusals import Gate
 from scheduler.settings import ClockMode, CoreSettings
@@ -116,6 +118,7 @@ class SchedulerCore:
             CallStopped: self._call_stopped,
             CallFailed: self._call_failed,
             CallLost: self._call_lost,
+            SettingsChanged: self._settings_changed,
             TimePassed: self._time_passed,
         }
 
@@ -162,6 +165,7 @@ class SchedulerCore:
         self.applications[spec.application_id] = application
         self._by_sequence[application.sequence] = application
         self.unfinished_calls += application.unfinished_calls
+        self._serve(0.0)  # service reported from here on is dated after this arrival, never before it
         self._place_in_reference(application)
         self._publish_tag(application, "arrival")
         self._note_idleness(application)
@@ -216,9 +220,13 @@ class SchedulerCore:
 
     def _make_ready_if_free(self, application: Application, call: Call) -> None:
         if call.announced and not call.waiting_for and call.state is CallState.BLOCKED:
-            self._ready_count += 1
-            call.ready_sequence = self._ready_count
+            self._take_place(call)
             self._wait(application, call)
+
+    def _take_place(self, call: Call) -> None:
+        """Give a call its place among those that became ready; it keeps it when a lease is lost."""
+        self._ready_count += 1
+        call.ready_sequence = self._ready_count
 
     def _wait(self, application: Application, call: Call) -> None:
         call.move(CallState.READY)
@@ -275,12 +283,17 @@ class SchedulerCore:
             self.audit.note_call(self.now_s, self.now_s - call.granted_s)
         application.end_call(call, state, self.now_s, reason)
         self.unfinished_calls -= 1
-        self._actions.append(PublishCallEnd(*call.key, state.value, reason))
-        self._note_idleness(application)
+        self._publish_call_end(call)
         if state is CallState.FINISHED:
             self._unblock_dependents(application, call)
         else:
             self._cancel_dependents(application, call)
+        self._note_idleness(application)
+
+    def _publish_call_end(self, call: Call) -> None:
+        self._actions.append(
+            PublishCallEnd(*call.key, call.state.value, call.end_reason, call.prompt_tokens, call.output_tokens)
+        )
 
     def _unblock_dependents(self, application: Application, call: Call) -> None:
         for dependent in application.dependents(call.key.call_id):
@@ -295,7 +308,7 @@ class SchedulerCore:
                 continue
             application.end_call(dependent, CallState.CANCELLED, self.now_s, f"{call.key.call_id} has no answer")
             self.unfinished_calls -= 1
-            self._actions.append(PublishCallEnd(*dependent.key, CallState.CANCELLED.value, dependent.end_reason))
+            self._publish_call_end(dependent)
             doomed.extend(application.dependents(dependent.key.call_id))
 
     def _call_adopted(self, event: CallAdopted) -> None:
@@ -306,6 +319,8 @@ class SchedulerCore:
             return
         if call.state in (CallState.BLOCKED, CallState.READY):
             self._leave_queue(call)
+            if call.ready_sequence < 0:
+                self._take_place(call)
             self._hold(replica, call, event.lease_id)
             call.move(CallState.RUNNING)
 
@@ -393,6 +408,7 @@ class SchedulerCore:
     def _replica_joined(self, event: ReplicaJoined) -> None:
         if event.replica_id not in self.replicas:
             self.replicas[event.replica_id] = Replica(event.replica_id, event.limits, self.settings.watermark)
+            self._engineless_since_s = None
 
     def _replica_left(self, event: ReplicaLeft) -> None:
         replica = self.replicas.get(event.replica_id)
@@ -430,6 +446,20 @@ class SchedulerCore:
         replica = self.replicas.get(event.replica_id)
         if replica is not None:
             replica.offered_grants = 0
+
+    def _settings_changed(self, event: SettingsChanged) -> None:
+        self.settings = self._gate.settings = event.settings
+        for replica in self.replicas.values():
+            replica.watermark = event.settings.watermark
+        if event.policy != self.policy.name:
+            self._change_policy(create_policy(event.policy))
+
+    def _change_policy(self, policy: Policy) -> None:
+        self.policy = policy
+        for application in self.applications.values():
+            for call in application.calls.values():
+                if call.state is CallState.READY:
+                    policy.add(self._waiting(application, call))
 
     # ---- who runs next
 
@@ -518,9 +548,11 @@ class SchedulerCore:
     # ---- the end of an application
 
     def _complete_if_ended(self, application: Application) -> None:
-        if not application.ended or application.sequence not in self._by_sequence:
+        if application.sequence not in self._by_sequence:
             return
-        self._retag(application, "ended with its true cost")
+        self._retag(application, "ended with its true cost" if application.ended else "less work is left")
+        if not application.ended:
+            return
         del self.applications[application.application_id]
         del self._by_sequence[application.sequence]
         self._idle_applications.pop(application.application_id, None)
@@ -548,7 +580,9 @@ class SchedulerCore:
     def _return_unused_leases(self) -> None:
         deadline_s = self.now_s - self.settings.reservation_timeout_s
         for lease_id in _first_before(self._reserved, deadline_s):
-            call = self.leases[lease_id]
+            call = self.leases.get(lease_id)
+            if call is None:
+                continue  # its application failed with the lease before it
             self._abort(call)
             self._lose(call, f"nobody used its grant for {self.settings.reservation_timeout_s:g} s")
 

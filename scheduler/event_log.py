@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from scheduler.actions import Action
 from scheduler.core import SchedulerCore
-from scheduler.events import ApplicationArrived, CallRevealed, Event, ReplicaJoined, Resumption
+from scheduler.events import ApplicationArrived, CallRevealed, Event, ReplicaJoined, Resumption, SettingsChanged
 from scheduler.policies import create_policy
 from scheduler.settings import ClockMode, CoreSettings
 from scheduler.types import ApplicationSpec, CallSpec, EngineLimits
@@ -42,9 +42,8 @@ class LogHeader:
         document = json.loads(line)
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise ValueError(f"not an event log of format {FORMAT}: {line[:80]!r}")
-        settings = document["settings"]
-        settings["clock"] = ClockMode(settings["clock"])
-        return cls(CoreSettings(**settings), document["policy"], document["epoch"], document["virtual_time"])
+        settings = _read_settings(document["settings"])
+        return cls(settings, document["policy"], document["epoch"], document["virtual_time"])
 
     def create_core(self) -> SchedulerCore:
         """A core in the state in which the log begins."""
@@ -61,9 +60,9 @@ def event_to_json(now_s: float, event: Event) -> str:
 def event_from_json(line: str) -> tuple[float, Event]:
     """Read one line; ValueError when it holds no event."""
     document = json.loads(line)
+    if not isinstance(document, dict) or document.get("event") not in _EVENTS:
+        raise ValueError(f"no event: {line[:80]!r}")
     now_s, name = document.pop("now_s"), document.pop("event")
-    if name not in _EVENTS:
-        raise ValueError(f"no event {name!r}")
     return now_s, _READERS.get(name, _read_plain)(_EVENTS[name], document)
 
 
@@ -106,6 +105,14 @@ def _read_reveal(event: type[CallRevealed], document: dict[str, Any]) -> CallRev
     )
 
 
+def _read_settings(document: dict[str, Any]) -> CoreSettings:
+    return CoreSettings(**{**document, "clock": ClockMode(document["clock"])})
+
+
+def _read_settings_change(event: type[SettingsChanged], document: dict[str, Any]) -> SettingsChanged:
+    return event(_read_settings(document["settings"]), document["policy"])
+
+
 def _read_join(event: type[ReplicaJoined], document: dict[str, Any]) -> ReplicaJoined:
     return event(document["replica_id"], EngineLimits(**document["limits"]))
 
@@ -114,4 +121,5 @@ _READERS: dict[str, Any] = {
     ApplicationArrived.__name__: _read_arrival,
     CallRevealed.__name__: _read_reveal,
     ReplicaJoined.__name__: _read_join,
+    SettingsChanged.__name__: _read_settings_change,
 }

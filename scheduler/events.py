@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from scheduler.settings import CoreSettings
 from scheduler.types import ApplicationSpec, CallSpec, EngineLimits
 
 
@@ -169,6 +170,14 @@ class CallLost:
 
 
 @dataclass(frozen=True, slots=True)
+class SettingsChanged:
+    """The operator chose other settings or another policy; waiting calls are put in the new order."""
+
+    settings: CoreSettings
+    policy: str
+
+
+@dataclass(frozen=True, slots=True)
 class TimePassed:
     """Nothing happened, but time limits may have run out."""
 
@@ -191,5 +200,6 @@ Event = (
     | CallStopped
     | CallFailed
     | CallLost
+    | SettingsChanged
     | TimePassed
 )

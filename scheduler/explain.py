@@ -54,7 +54,7 @@ def explain(core: SchedulerCore, application_id: str) -> dict[str, Any] | None:
         "predicted_cost": application.predicted_cost,
         "expected_cost": application.expected_cost,
         "served_cost": application.served_cost,
-        "reference_service_left": max(0.0, application.finish_tag - core.virtual_time) * core.reference.active_weight,
+        "reference_service_left": core.reference.service_until(application.finish_tag),
         "gps_finish_after_s": None
         if application.gps_finish_s is None
         else application.gps_finish_s - application.arrival_s,

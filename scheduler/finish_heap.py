@@ -61,6 +61,7 @@ class FinishHeap(Generic[K]):
         self._drop_stale()
         key = heapq.heappop(self._entries)[2]
         del self._live[key]
+        self._compact()
         return key
 
     def sorted(self) -> list[K]:

@@ -47,6 +47,13 @@ class ReferenceClock:
     def active_weight(self) -> float:
         return self._active_weight
 
+    def service_until(self, finish_tag: float) -> float:
+        """Token-iterations to deliver before V reaches this tag, if nobody else arrives; O(active applications)."""
+        return sum(
+            weight * max(0.0, min(self._tags.rank(application), finish_tag) - self.virtual_time)
+            for application, weight in self._weights.items()
+        )
+
     def place(self, application: int, finish_tag: float, weight: float) -> bool:
         """Put an application into the reference, or move it; False if V has reached the tag already."""
         self.remove(application)
@@ -73,13 +80,17 @@ class ReferenceClock:
         begin_s, self._advanced_to_s = min(self._advanced_to_s, now_s), now_s
         finishes: list[ReferenceFinish] = []
         left = service
-        while left > 0 and (head := self._tags.peek()) is not None:
-            needed = (self._tags.rank(head) - self.virtual_time) * self._active_weight
-            if needed > left:
-                self.virtual_time += left / self._active_weight
+        while service > 0 and (head := self._tags.peek()) is not None:
+            tag = self._tags.rank(head)
+            needed = max((tag - self.virtual_time) * self._active_weight, 0.0)
+            used = min(needed, left)
+            if used == needed:
+                self.virtual_time = max(self.virtual_time, tag)
+            else:
+                self.virtual_time += used / self._active_weight
+            if self.virtual_time < tag:
                 break
-            left -= max(needed, 0.0)
-            self.virtual_time = max(self.virtual_time, self._tags.rank(head))
+            left -= used
             self.remove(head)
             finishes.append(ReferenceFinish(head, now_s - (now_s - begin_s) * (left / service)))
         return finishes

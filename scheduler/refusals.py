@@ -26,7 +26,7 @@ class Gate:
         applications: Mapping[str, Application],
         replicas: Mapping[str, Replica],
     ) -> None:
-        self._settings = settings
+        self.settings = settings
         self._applications = applications
         self._replicas = replicas
 
@@ -51,7 +51,11 @@ class Gate:
         fault = find_cycle_or_stranger(spec.calls)
         if fault is not None:
             return Refusal.INVALID, fault
-        return self.too_large(spec.calls) or self._too_many(unfinished_calls, len(spec.calls))
+        return (
+            self.too_large(spec.calls)
+            or self._too_many_applications()
+            or self._too_many_calls(unfinished_calls, len(spec.calls))
+        )
 
     def call_refused(self, event: CallRevealed, unfinished_calls: int) -> Refused | None:
         """Why this call of an open application may not enter."""
@@ -60,13 +64,19 @@ class Gate:
         known = {} if application is None else application.calls
         if application is None and event.opens is None:
             return Refusal.UNKNOWN_APPLICATION, f"no application {event.application_id!r}"
+        if event.opens is not None and (event.opens.application_id != event.application_id or event.opens.calls):
+            return Refusal.INVALID, "an application opens under its own name and without calls"
         if application is not None and not application.open:
             return Refusal.APPLICATION_CLOSED, f"application {event.application_id!r} takes no more calls"
         if call_id in known:
             return Refusal.DUPLICATE_ID, f"call {call_id!r} is already known"
         if any(name not in known for name in event.call.after):
             return Refusal.INVALID, f"call {call_id!r} comes after an unknown call"
-        return self.too_large((event.call,)) or self._too_many(unfinished_calls, 1)
+        return (
+            self.too_large((event.call,))
+            or (self._too_many_applications() if application is None else None)
+            or self._too_many_calls(unfinished_calls, 1)
+        )
 
     def too_large(self, calls: Iterable[CallSpec]) -> Refused | None:
         """Why one of these calls could never run."""
@@ -82,12 +92,15 @@ class Gate:
             f"and no replica can run more than {self.largest_prompt_tokens}"
         )
 
-    def _too_many(self, unfinished_calls: int, more: int) -> Refused | None:
-        if len(self._applications) >= self._settings.max_applications:
+    def _too_many_applications(self) -> Refused | None:
+        if len(self._applications) >= self.settings.max_applications:
             return Refusal.BUSY, f"{len(self._applications)} applications are running, the most allowed"
-        if unfinished_calls + more > self._settings.max_calls:
+        return None
+
+    def _too_many_calls(self, unfinished_calls: int, more: int) -> Refused | None:
+        if unfinished_calls + more > self.settings.max_calls:
             return (
                 Refusal.BUSY,
-                f"{unfinished_calls} calls are waiting or running, at most {self._settings.max_calls}",
+                f"{unfinished_calls} calls are waiting or running, at most {self.settings.max_calls}",
             )
         return None

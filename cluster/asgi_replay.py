@@ -1,0 +1,113 @@
+"""Replaying an HTTP request on an ASGI application in this process, its answer as a stream of messages.
+
+The stream ends after the last body message. Closing it early, or calling `Answer.disconnect`, tells the
+application that its client left, and waits until the application has let go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from cluster.engine import CURRENT_LEASE, ActiveLease, Message, Receive, Scope, Send
+from cluster.messages import CallRequest
+
+MAX_MESSAGES_AHEAD = 64
+LEAVE_S = 5.0
+
+AsgiApplication = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class Answer:
+    """What is known of an answer: its status, whether it is complete, whether its client has left."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.complete = False
+        self._gone = asyncio.Event()
+
+    def disconnect(self) -> None:
+        """The client has left."""
+        self._gone.set()
+
+    async def disconnected(self) -> None:
+        """Wait until the client has left."""
+        await self._gone.wait()
+
+    def note(self, message: Message) -> None:
+        """Learn from one message of the application."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        elif message["type"] == "http.response.body" and not message.get("more_body", False):
+            self.complete = True
+
+
+async def replay(
+    application: AsgiApplication, request: CallRequest, answer: Answer, lease: ActiveLease | None = None
+) -> AsyncIterator[dict[str, Any]]:
+    """Run the request; yields the ASGI messages of its answer. An exception of the application comes through.
+
+    At most `MAX_MESSAGES_AHEAD` messages wait for a slow reader. The application runs in a task of its own, in
+    whose context `CURRENT_LEASE` is `lease`.
+    """
+    messages: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue(MAX_MESSAGES_AHEAD)
+    body_sent = False
+
+    async def receive() -> Message:
+        nonlocal body_sent
+        if not body_sent:
+            body_sent = True
+            return {"type": "http.request", "body": request.body, "more_body": False}
+        await answer.disconnected()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        answer.note(message)
+        await messages.put(dict(message))
+
+    async def run() -> None:
+        CURRENT_LEASE.set(lease)
+        try:
+            await application(_scope(request), receive, send)
+        finally:
+            await messages.put(None)
+
+    task = asyncio.create_task(run())
+    try:
+        while (message := await messages.get()) is not None:
+            yield message
+        await task
+    finally:
+        await _leave(task, answer, messages)
+
+
+async def _leave(task: asyncio.Task[None], answer: Answer, messages: asyncio.Queue[dict[str, Any] | None]) -> None:
+    """Let a task that still runs see its client leave; cancel it when that does not end it."""
+    answer.disconnect()
+    deadline_s = asyncio.get_running_loop().time() + LEAVE_S
+    while not task.done() and asyncio.get_running_loop().time() < deadline_s:
+        while not messages.empty():
+            messages.get_nowait()
+        await asyncio.wait({task}, timeout=0.05)
+    if not task.done():
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def _scope(request: CallRequest) -> Scope:
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": request.method,
+        "scheme": "http",
+        "path": request.path,
+        "raw_path": request.path.encode(),
+        "query_string": request.query,
+        "root_path": "",
+        "headers": list(request.headers),
+        "client": None,
+        "server": None,
+        "state": {},
+    }

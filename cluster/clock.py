@@ -1,0 +1,18 @@
+"""The one file of this package that reads clocks.
+
+Durations and order use the monotonic clock, which no administrator sets back; the wall clock is for people only.
+"""
+
+from __future__ import annotations
+
+import time
+
+
+def monotonic_s() -> float:
+    """Seconds on a clock that never falls; only differences mean something, and only on one machine."""
+    return time.monotonic()
+
+
+def wall_s() -> float:
+    """Seconds since 1970, for display."""
+    return time.time()

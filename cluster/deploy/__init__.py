@@ -1,0 +1,1 @@
+"""Bringing a configuration up on a Ray of our own, and down again."""

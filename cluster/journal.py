@@ -1,0 +1,54 @@
+"""What must outlive the scheduler actor: the epoch and virtual time, in SQLite (WAL mode) in `state_dir`.
+
+Laws: an epoch is handed out once, ever; the V that is loaded is never above the V that was reached, and at most
+one save behind it. Without a directory nothing is kept, and epochs come from the wall clock, which is enough to
+tell two schedulers of one cluster apart.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from cluster.clock import wall_s
+
+_SCHEMA = "CREATE TABLE IF NOT EXISTS clock (id INTEGER PRIMARY KEY CHECK (id = 1), epoch INTEGER, virtual_time REAL)"
+
+
+class Journal:
+    """One scheduler's journal; opening it takes the next epoch."""
+
+    def __init__(self, state_dir: Path | None) -> None:
+        self._database: sqlite3.Connection | None = None
+        self.epoch = int(wall_s() * 1000)
+        self.virtual_time = 0.0
+        if state_dir is not None:
+            state_dir.mkdir(parents=True, exist_ok=True)
+            self._open(state_dir / "journal.sqlite3")
+
+    def _open(self, path: Path) -> None:
+        self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
+        self._database.execute("PRAGMA journal_mode=WAL")
+        self._database.execute("PRAGMA synchronous=NORMAL")
+        self._database.execute(_SCHEMA)
+        self._database.execute("BEGIN IMMEDIATE")
+        row = self._database.execute("SELECT epoch, virtual_time FROM clock").fetchone()
+        last_epoch, self.virtual_time = row or (0, 0.0)
+        self.epoch = max(last_epoch + 1, self.epoch)
+        self._database.execute("REPLACE INTO clock VALUES (1, ?, ?)", (self.epoch, self.virtual_time))
+        self._database.execute("COMMIT")
+
+    def save(self, virtual_time: float) -> None:
+        """Note how far V has come, unless a later epoch has taken over the journal."""
+        self.virtual_time = virtual_time
+        if self._database is not None:
+            self._database.execute(
+                "UPDATE clock SET virtual_time = ? WHERE epoch = ? AND virtual_time < ?",
+                (virtual_time, self.epoch, virtual_time),
+            )
+
+    def close(self) -> None:
+        """Release the file; idempotent."""
+        if self._database is not None:
+            self._database.close()
+            self._database = None

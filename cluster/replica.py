@@ -1,0 +1,97 @@
+"""An engine replica as a Serve deployment: it runs the calls that it holds leases for, and nothing else.
+
+An ingress sends the whole HTTP request with its lease; the replica replays it on the engine's own ASGI
+application and streams the answer's ASGI messages back. A client that leaves closes the stream, which the engine
+sees as `http.disconnect`. Whatever way a call takes, its lease ends in one fact for the scheduler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+from pydantic import TypeAdapter
+from ray import serve
+
+from cluster.asgi_replay import Answer, replay
+from cluster.engine import ActiveLease
+from cluster.engines import EngineSettings, SimulatedSettings, VllmSettings, create_engine
+from cluster.messages import CallRequest
+from cluster.models import prepare_model
+from cluster.replica_agent import ReplicaAgent
+from cluster.replica_router import router_config
+from cluster.scheduler_client import SchedulerClient
+from cluster.telemetry import log_event
+
+logger = logging.getLogger("ray.serve")
+
+DEPLOYMENT = "EngineReplica"
+
+
+@serve.deployment(
+    name=DEPLOYMENT,
+    max_ongoing_requests=4096,
+    health_check_period_s=2,
+    health_check_timeout_s=30,
+    graceful_shutdown_timeout_s=10,
+    request_router_config=router_config(),
+)
+class EngineReplica:
+    """One engine behind leases."""
+
+    async def __init__(self, engine: dict[str, Any]) -> None:  # type: ignore[misc]  # Serve awaits it
+        self._engine = create_engine(_with_local_model(TypeAdapter(EngineSettings).validate_python(engine)))
+        limits = await self._engine.start()
+        self._replica_id = serve.get_replica_context().replica_id.unique_id
+        self._agent = ReplicaAgent(self._replica_id, self._engine, limits, SchedulerClient.connect())
+        self._agent.start()
+
+    async def serve_call(self, request: CallRequest) -> AsyncIterator[dict[str, Any]]:
+        """Run one granted call; yields the answer's ASGI messages. Raises LeaseRefused before the first of them."""
+        answer = Answer()
+        lease = await self._agent.leases.claim(request, answer.disconnect)
+        log_event(
+            logger,
+            "call_started",
+            application_id=request.application_id,
+            call_id=request.call_id,
+            lease=request.lease_id,
+        )
+        try:
+            async for message in replay(self._engine.asgi, request, answer, lease):
+                yield message
+        finally:
+            self._settle(lease, answer)
+
+    def _settle(self, lease: ActiveLease, answer: Answer) -> None:
+        if not answer.complete or lease.revoked:
+            self._agent.leases.stopped(lease)
+        elif answer.status >= 400:
+            self._agent.leases.fail(lease, f"the engine answered {answer.status}")
+        else:
+            self._agent.leases.finish(lease)
+
+    async def pass_through(self, request: CallRequest) -> AsyncIterator[dict[str, Any]]:
+        """Answer a request that generates nothing, such as the list of models; a generation is refused."""
+        async for message in replay(self._engine.asgi, request, Answer()):
+            yield message
+
+    async def check_health(self) -> None:
+        """Fail when the engine or the talk with the scheduler has ended."""
+        await self._engine.check_health()
+        if not self._agent.alive:
+            raise RuntimeError("the replica no longer talks to the scheduler")
+
+    async def __del__(self) -> None:
+        await asyncio.shield(self._agent.stop())
+        await self._engine.stop()
+
+
+def _with_local_model(settings: VllmSettings | SimulatedSettings) -> VllmSettings | SimulatedSettings:
+    """The model prepared on this machine, served under the name it was asked for."""
+    if isinstance(settings, SimulatedSettings):
+        return settings
+    name = settings.served_model_name or settings.model
+    return settings.model_copy(update={"model": str(prepare_model(settings.model)), "served_model_name": name})

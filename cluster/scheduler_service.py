@@ -1,0 +1,437 @@
+"""The scheduler in real time: the core, with mailboxes for ingresses and parked pulls for replicas.
+
+It knows no Ray: the Serve deployment in `scheduler_actor` and the tests call its methods. Everything runs on one
+event loop, and nothing awaits between a fact and the delivery of the core's orders, so each message is applied
+whole.
+
+Laws: an offer reaches the core only from a replica that every ingress can call (a draining replica pulls for
+seconds after routers dropped it); grants go to the parked pull that they answer and to the ingress that holds
+the call; a message of another epoch changes nothing; repeats of submissions, reports and facts change nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from cluster.journal import Journal
+from cluster.mailbox import Mailbox
+from cluster.messages import (
+    Collection,
+    CollectionReply,
+    LeaseFact,
+    Pull,
+    PullReply,
+    Report,
+    ReportReply,
+    Submission,
+    SubmissionReply,
+)
+from cluster.settings import SchedulerSettings
+from cluster.telemetry import SchedulerTelemetry, log_event
+from scheduler import invariants
+from scheduler.actions import (
+    Abort,
+    Action,
+    Grant,
+    PublishAudit,
+    PublishCallEnd,
+    PublishCompletion,
+    PublishTag,
+    Reject,
+)
+from scheduler.event_log import LogHeader, event_to_json
+from scheduler.events import (
+    ApplicationArrived,
+    ApplicationCancelled,
+    CallAdopted,
+    CallCancelled,
+    CallRevealed,
+    CapacityOffered,
+    Event,
+    OfferWithdrawn,
+    ProgressReported,
+    ReplicaJoined,
+    ReplicaLeft,
+    SettingsChanged,
+    TimePassed,
+)
+from scheduler.explain import explain, overview
+from scheduler.types import ApplicationRecord, CallKey
+
+logger = logging.getLogger("ray.serve")
+
+MAX_RECORDS = 10_000
+MAX_EARLY_FACTS = 10_000
+ADOPTION_WAIT_S = 5.0
+MAX_WAIT_S = 1.0
+
+_INTRODUCTIONS = (ApplicationArrived, CallRevealed)
+
+
+@dataclass(slots=True)
+class _Ingress:
+    """What the service knows of one ingress."""
+
+    mailbox: Mailbox
+    live_replicas: frozenset[str]
+    sequence: int = 0
+    applications: set[str] = field(default_factory=set)
+    calls: set[CallKey] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _ReplicaLink:
+    """What the service knows of one replica besides the core's ledger."""
+
+    last_seen_s: float
+    served_token_iterations: float | None = None
+    iterations: int = 0
+    preemptions: int = 0
+    pull: asyncio.Future[PullReply] | None = None
+    offered: bool = False
+    aborts: list[str] = field(default_factory=list)
+
+
+class SchedulerService:
+    """One scheduler. `clock` gives monotonic seconds."""
+
+    def __init__(self, settings: SchedulerSettings, clock: Callable[[], float]) -> None:
+        self.settings = settings
+        self._clock = clock
+        self._journal = Journal(settings.state_dir)
+        header = LogHeader(settings.core(), settings.policy, self._journal.epoch, self._journal.virtual_time)
+        self.core = header.create_core()
+        self._log = _open_log(settings, header)
+        self._telemetry = SchedulerTelemetry()
+        self._ingresses: dict[str, _Ingress] = {}
+        self._application_owners: dict[str, str] = {}
+        self._call_owners: dict[CallKey, str] = {}
+        self._links: dict[str, _ReplicaLink] = {}
+        self._records: OrderedDict[str, ApplicationRecord] = OrderedDict()
+        self._early_facts: OrderedDict[str, LeaseFact] = OrderedDict()
+
+    @property
+    def epoch(self) -> int:
+        return self.core.epoch
+
+    # ---- ingresses
+
+    async def submit(self, submission: Submission) -> SubmissionReply:
+        """Apply an ingress's events in order, once."""
+        if submission.epoch != self.epoch:
+            return SubmissionReply(self.epoch, accepted=False)
+        await self._wait_for_adopting_replicas(submission.events)
+        ingress = self._ingress(submission.ingress_id)
+        if submission.sequence <= ingress.sequence:
+            return SubmissionReply(self.epoch, accepted=True)
+        ingress.sequence = submission.sequence
+        self._see_replicas(ingress, submission.live_replicas)
+        for event in submission.events:
+            self._take_ownership(submission.ingress_id, ingress, event)
+            self._handle(event, submission.ingress_id)
+            if isinstance(event, CallAdopted) and event.lease_id in self._early_facts:
+                self._handle(self._early_facts.pop(event.lease_id))
+        return SubmissionReply(self.epoch, accepted=True)
+
+    async def collect(self, collection: Collection) -> CollectionReply:
+        """Hand an ingress its mail; waits a little for a first piece."""
+        if collection.epoch != self.epoch:
+            return CollectionReply(self.epoch, (), 0)
+        mailbox = self._ingress(collection.ingress_id).mailbox
+        mailbox.last_seen_s = self._clock()
+        actions, last = await mailbox.collect(collection.after, min(collection.wait_s, MAX_WAIT_S))
+        return CollectionReply(self.epoch, actions, last)
+
+    def _ingress(self, ingress_id: str) -> _Ingress:
+        if ingress_id not in self._ingresses:
+            self._ingresses[ingress_id] = _Ingress(Mailbox(self._clock()), frozenset())
+        return self._ingresses[ingress_id]
+
+    async def _wait_for_adopting_replicas(self, events: Iterable[Event]) -> None:
+        """A scheduler started anew hears of running calls before it hears of the replicas that run them."""
+        named = {event.replica_id for event in events if isinstance(event, CallAdopted)}
+        deadline_s = self._clock() + ADOPTION_WAIT_S
+        while named - self.core.replicas.keys() and self._clock() < deadline_s:  # noqa: ASYNC110 - rare, short
+            await asyncio.sleep(0.05)
+
+    def _take_ownership(self, ingress_id: str, ingress: _Ingress, event: Event) -> None:
+        """Whoever introduces an application or a call hears of it; introducing it a second time changes nothing."""
+        if isinstance(event, ApplicationArrived):
+            self._own_application(ingress_id, ingress, event.application.application_id)
+        elif isinstance(event, CallRevealed):
+            self._own_application(ingress_id, ingress, event.application_id)
+            key = CallKey(event.application_id, event.call.call_id)
+            if key not in self._call_owners:
+                self._call_owners[key] = ingress_id
+                ingress.calls.add(key)
+
+    def _own_application(self, ingress_id: str, ingress: _Ingress, application_id: str) -> None:
+        if application_id not in self.core.applications:
+            self._application_owners[application_id] = ingress_id
+            ingress.applications.add(application_id)
+
+    # ---- replicas
+
+    async def pull(self, pull: Pull) -> PullReply:
+        """Park a replica that has room until it gets grants or its wait is over."""
+        if pull.epoch != self.epoch:
+            return PullReply(self.epoch)
+        link = self._link(pull.replica_id)
+        self._handle(ReplicaJoined(pull.replica_id, pull.limits))
+        self._reply(pull.replica_id, link)
+        answer: asyncio.Future[PullReply] = asyncio.get_running_loop().create_future()
+        link.pull = answer
+        if link.aborts:
+            self._reply(pull.replica_id, link)
+        elif self._is_live(pull.replica_id):
+            link.offered = True
+            self._handle(CapacityOffered(pull.replica_id, pull.max_grants))
+        try:
+            await asyncio.wait({answer}, timeout=min(pull.wait_s, MAX_WAIT_S))
+        finally:
+            if link.pull is answer:
+                self._reply(pull.replica_id, link)
+        return answer.result()
+
+    async def report(self, report: Report) -> ReportReply:
+        """Apply what a replica did since its last report."""
+        if report.epoch != self.epoch:
+            return ReportReply(self.epoch, accepted=False)
+        link = self._link(report.replica_id)
+        self._handle(self._progress(link, report))
+        for fact in report.facts:
+            self._apply_fact(fact)
+        if report.leaving:
+            self._drop_replica(report.replica_id, "the replica has stopped")
+        return ReportReply(self.epoch, accepted=True)
+
+    def _link(self, replica_id: str) -> _ReplicaLink:
+        link = self._links.setdefault(replica_id, _ReplicaLink(self._clock()))
+        link.last_seen_s = self._clock()
+        return link
+
+    def _progress(self, link: _ReplicaLink, report: Report) -> ProgressReported:
+        """The growth of the replica's counters; the first report of a replica sets the marks."""
+        before = link.served_token_iterations
+        served = 0.0 if before is None else max(0.0, report.served_token_iterations - before)
+        iterations = 0 if before is None else max(0, report.iterations - link.iterations)
+        link.served_token_iterations, link.iterations = report.served_token_iterations, report.iterations
+        self._telemetry.preempted(max(0, report.preemptions - link.preemptions))
+        link.preemptions = report.preemptions
+        return ProgressReported(report.replica_id, served, iterations, report.kv_used_tokens, report.generated)
+
+    def _apply_fact(self, fact: LeaseFact) -> None:
+        if fact.lease_id in self.core.leases:
+            self._handle(fact)
+            return
+        self._early_facts[fact.lease_id] = fact
+        while len(self._early_facts) > MAX_EARLY_FACTS:
+            self._early_facts.popitem(last=False)
+
+    def _is_live(self, replica_id: str) -> bool:
+        views = [ingress.live_replicas for ingress in self._ingresses.values()]
+        return bool(views) and all(replica_id in view for view in views)
+
+    def _see_replicas(self, ingress: _Ingress, live_replicas: frozenset[str]) -> None:
+        """Send replicas that became callable, or no longer are, to pull again: offers depend on it."""
+        if ingress.live_replicas == live_replicas:
+            return
+        ingress.live_replicas = live_replicas
+        for replica_id, link in list(self._links.items()):
+            if link.pull is not None and link.offered != self._is_live(replica_id):
+                self._reply(replica_id, link)
+
+    def _reply(self, replica_id: str, link: _ReplicaLink, grants: Iterable[Grant] = ()) -> None:
+        """Answer a parked pull; the core first loses an offer that the answer leaves unused."""
+        if link.pull is None:
+            return
+        answer, link.pull = link.pull, None
+        batch, aborts, link.aborts = tuple(grants), tuple(link.aborts), []
+        answer.set_result(PullReply(self.epoch, batch, aborts))
+        unused = link.offered and not batch
+        link.offered = False
+        if unused:
+            self._handle(OfferWithdrawn(replica_id))
+
+    def _drop_replica(self, replica_id: str, reason: str) -> None:
+        link = self._links.get(replica_id)
+        if link is not None:
+            self._reply(replica_id, link)
+            del self._links[replica_id]
+            self._handle(ReplicaLeft(replica_id, reason))
+            log_event(logger, "replica_gone", replica_id=replica_id, reason=reason)
+
+    # ---- time
+
+    def tick(self) -> None:
+        """Let time limits run out; call it a few times a second."""
+        now_s = self._clock()
+        for replica_id in [r for r, link in self._links.items() if self._silent(link.last_seen_s, now_s)]:
+            self._drop_replica(replica_id, f"nothing heard from it for {self.settings.replica_timeout_s:g} s")
+        patience_s = self.settings.ingress_timeout_s
+        for ingress_id in [i for i, g in self._ingresses.items() if now_s - g.mailbox.last_seen_s > patience_s]:
+            self._drop_ingress(ingress_id)
+        self._handle(TimePassed())
+        self._journal.save(self.core.virtual_time)
+        self._telemetry.observe(self.core)
+
+    def _silent(self, last_seen_s: float, now_s: float) -> bool:
+        return now_s - last_seen_s > self.settings.replica_timeout_s
+
+    def _drop_ingress(self, ingress_id: str) -> None:
+        """An ingress that is gone takes the clients of its calls with it."""
+        ingress = self._ingresses.pop(ingress_id)
+        reason = "its ingress is gone"
+        log_event(logger, "ingress_gone", ingress_id=ingress_id, calls=len(ingress.calls))
+        for key in list(ingress.calls):
+            self._handle(CallCancelled(*key, reason))
+        for application_id in list(ingress.applications):
+            application = self.core.applications.get(application_id)
+            if application is not None and not application.spec.open:
+                self._handle(ApplicationCancelled(application_id, reason))
+
+    def change_settings(self, settings: SchedulerSettings) -> None:
+        """Take other limits, another clock rate or policy in place; nothing that waits or runs is lost."""
+        self.settings = settings
+        self._handle(SettingsChanged(settings.core(), settings.policy))
+
+    # ---- questions
+
+    def overview(self) -> dict[str, Any]:
+        """The state of the whole in a few numbers."""
+        return overview(self.core)
+
+    def explain(self, application_id: str) -> dict[str, Any] | None:
+        """Why an application waits or runs; None when it is not in the system."""
+        return explain(self.core, application_id)
+
+    def record(self, application_id: str) -> ApplicationRecord | None:
+        """What became of an application that ended, among the last `MAX_RECORDS`."""
+        return self._records.get(application_id)
+
+    def owner(self, application_id: str) -> str | None:
+        """The ingress that holds an application."""
+        return self._application_owners.get(application_id)
+
+    def close(self) -> None:
+        """Save what must outlive this scheduler."""
+        self._journal.save(self.core.virtual_time)
+        self._journal.close()
+        if self._log is not None:
+            self._log.close()
+
+    # ---- one fact, and where its orders go
+
+    def _handle(self, event: Event, sender: str | None = None) -> None:
+        now_s = self._clock()
+        if self._log is not None:
+            self._log.write(event_to_json(now_s, event) + "\n")
+        actions = self.core.handle(now_s, event)
+        if self.settings.check_invariants:
+            invariants.check(self.core)
+        grants: dict[str, list[Grant]] = {}
+        for action in actions:
+            self._telemetry.count(action)
+            self._deliver(action, grants, sender if isinstance(event, _INTRODUCTIONS) else None)
+        concerned = [replica_id for replica_id, link in self._links.items() if link.aborts or replica_id in grants]
+        for replica_id in concerned:
+            self._reply(replica_id, self._links[replica_id], grants.get(replica_id, ()))
+
+    def _deliver(self, action: Action, grants: dict[str, list[Grant]], introducer: str | None) -> None:
+        match action:
+            case Grant():
+                grants.setdefault(action.replica_id, []).append(action)
+                self._mail_call(CallKey(action.application_id, action.call_id), action)
+                log_event(logger, "call_granted", **_names(action), replica_id=action.replica_id, lease=action.lease_id)
+            case Abort():
+                self._abort(action)
+            case Reject():
+                self._mail_rejection(action, introducer)
+                log_event(logger, "refused", **_names(action), refusal=action.refusal.value, reason=action.message)
+            case PublishTag():
+                self._mail_application(action.application_id, action)
+                log_event(
+                    logger, "tag_set", application_id=action.application_id, tag=action.finish_tag, reason=action.reason
+                )
+            case PublishCallEnd():
+                self._end_call(action)
+            case PublishCompletion(record) | PublishAudit(record):
+                self._keep(record)
+                self._mail_application(record.application_id, action)
+                self._disown_if_settled(action)
+                log_event(
+                    logger,
+                    "application_audited" if isinstance(action, PublishAudit) else "application_ended",
+                    application_id=record.application_id,
+                    outcome=record.outcome,
+                    completion_s=record.completion_s,
+                    lag_s=record.lag_s,
+                )
+
+    def _abort(self, action: Abort) -> None:
+        if action.replica_id in self._links:
+            self._links[action.replica_id].aborts.append(action.lease_id)
+
+    def _mail_rejection(self, action: Reject, introducer: str | None) -> None:
+        """To the one who has just introduced it, who need not be the one who holds the application of that name."""
+        if introducer is not None:
+            self._put(introducer, action)
+        elif action.call_id is None:
+            self._mail_application(action.application_id, action)
+        else:
+            self._mail_call(CallKey(action.application_id, action.call_id), action)
+
+    def _disown_if_settled(self, action: PublishCompletion | PublishAudit) -> None:
+        application_id = action.record.application_id
+        owner = self._ingresses.get(self._application_owners.get(application_id, ""))
+        if application_id in self.core.applications:
+            return
+        if owner is not None:
+            owner.applications.discard(application_id)
+        if isinstance(action, PublishAudit):
+            self._application_owners.pop(application_id, None)
+
+    def _mail_call(self, key: CallKey, action: Action) -> None:
+        self._put(self._call_owners.get(key) or self._application_owners.get(key.application_id), action)
+
+    def _mail_application(self, application_id: str, action: Action) -> None:
+        self._put(self._application_owners.get(application_id), action)
+
+    def _put(self, ingress_id: str | None, action: Action) -> None:
+        ingress = self._ingresses.get(ingress_id) if ingress_id is not None else None
+        if ingress is not None:
+            ingress.mailbox.put(action)
+
+    def _end_call(self, action: PublishCallEnd) -> None:
+        key = CallKey(action.application_id, action.call_id)
+        self._mail_call(key, action)
+        owner = self._call_owners.pop(key, None)
+        if owner in self._ingresses:
+            self._ingresses[owner].calls.discard(key)
+        log_event(logger, "call_ended", **_names(action), outcome=action.outcome, reason=action.reason)
+
+    def _keep(self, record: ApplicationRecord) -> None:
+        self._records[record.application_id] = record
+        self._records.move_to_end(record.application_id)
+        while len(self._records) > MAX_RECORDS:
+            self._records.popitem(last=False)
+
+
+def _names(action: Grant | Reject | PublishCallEnd) -> dict[str, Any]:
+    return {"application_id": action.application_id, "call_id": action.call_id}
+
+
+def _open_log(settings: SchedulerSettings, header: LogHeader) -> TextIO | None:
+    """The event log of this epoch in `state_dir`, if it is wanted."""
+    if not settings.event_log:
+        return None
+    directory = settings.state_dir or Path(".")
+    log = (directory / f"events-{header.epoch}.jsonl").open("w", encoding="utf-8", buffering=1)
+    log.write(header.to_json() + "\n")
+    return log

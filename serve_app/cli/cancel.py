@@ -1,0 +1,26 @@
+"""`justitia cancel`: stop an application."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from serve_app.cli import http
+
+
+def cancel(
+    application_id: Annotated[str, typer.Argument(help="The application.")],
+    as_json: http.JsonOption = False,
+    url: http.UrlOption = http.DEFAULT_URL,
+    api_key: http.KeyOption = None,
+) -> None:
+    """Cancel an application: its running calls stop, its waiting calls never run.
+
+    Example: [bold]justitia cancel my-review-7[/bold]
+    """
+    answer = http.ask(url, api_key, "DELETE", http.application_path(application_id))
+    if as_json:
+        http.print_json(answer)
+    else:
+        typer.echo(f"{application_id} is {answer.get('state', 'cancelled')}.")

@@ -1,0 +1,28 @@
+"""`justitia`: the list of its commands. Each is a function in a file of its own."""
+
+from __future__ import annotations
+
+import typer
+
+from serve_app.cli.cancel import cancel
+from serve_app.cli.explain import explain
+from serve_app.cli.status import status
+from serve_app.cli.submit import submit
+
+app = typer.Typer(
+    name="justitia",
+    help="One fair, fast queue for LLM applications on a cluster of vLLM replicas.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+)
+for command in (submit, status, explain, cancel):
+    app.command()(command)
+
+
+def main() -> None:
+    app()
+
+
+if __name__ == "__main__":
+    main()

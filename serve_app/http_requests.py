@@ -1,0 +1,70 @@
+"""Reading HTTP requests and writing event streams, for the ingress."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from fastapi import Request
+
+from cluster.messages import CallRequest
+from scheduler.types import ApplicationRecord
+from serve_app.errors import ApiError
+from serve_app.inference import forwarded_headers
+
+
+def ended_status(record: ApplicationRecord) -> dict[str, Any]:
+    gps_s = None if record.gps_finish_s is None else record.gps_finish_s - record.arrival_s
+    return {
+        "application_id": record.application_id,
+        "application_type": record.application_type,
+        "tenant": record.tenant,
+        "weight": record.weight,
+        "state": record.outcome,
+        "finish_tag": record.finish_tag,
+        "predicted_cost": record.predicted_cost,
+        "true_cost": record.true_cost,
+        "calls_total": record.calls,
+        "completion_s": record.completion_s,
+        "gps_completion_s": gps_s,
+        "lag_s": record.lag_s,
+    }
+
+
+async def bounded_body(request: Request, limit_bytes: int) -> bytes:
+    """The request's body. Raises ApiError 413 as soon as it is longer than the limit."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > limit_bytes:
+            raise ApiError(413, f"the body is longer than {limit_bytes} bytes")
+    return bytes(body)
+
+
+def forwarded_get(request: Request) -> CallRequest:
+    return CallRequest(
+        lease_id="",
+        application_id="",
+        call_id="",
+        sequences=1,
+        method="GET",
+        path=request.url.path,
+        query=request.url.query.encode(),
+        headers=forwarded_headers(request.headers.raw),
+        body=b"",
+    )
+
+
+def last_event_id(request: Request) -> int:
+    text = request.headers.get("last-event-id", "0")
+    if not text.isdecimal() or len(text) > 9:
+        raise ApiError(400, "Last-Event-ID must be the number of an event", param="Last-Event-ID")
+    return int(text)
+
+
+async def server_sent(
+    follow: Callable[[str, int], AsyncIterator[dict[str, Any]]], application_id: str, after: int
+) -> AsyncIterator[str]:
+    async for event in follow(application_id, after):
+        yield f"id: {event['id']}\nevent: {event['event']}\ndata: {json.dumps(event)}\n\n"

@@ -1,0 +1,146 @@
+"""One OpenAI request on its way: counted, predicted, announced to the scheduler, answered by the granted replica.
+
+The request's bytes go to the replica as they came; the scheduler learns numbers and names only. Traffic that
+names no application belongs to one open application for all of its kind, which ends when it is idle.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cluster.call_path import AnswerBroken, Replicas, run_call
+from cluster.messages import CallRequest
+from cluster.scheduler_link import CallRefused, SchedulerLink
+from scheduler.actions import Refusal
+from scheduler.events import CallReady, CallRevealed
+from scheduler.types import ApplicationSpec, CallKey, CallSpec
+from serve_app.errors import from_refusal
+from serve_app.inference_request import InferenceRequest
+from serve_app.predictions import Predictions
+from serve_app.settings import IngressSettings
+from serve_app.token_counting import TokenCounter
+
+ANONYMOUS_APPLICATION = "anonymous"
+_DROPPED_HEADERS = frozenset({b"host", b"content-length", b"connection", b"transfer-encoding", b"priority"})
+
+
+@dataclass(frozen=True, slots=True)
+class CountedCall:
+    """A request with the numbers that the scheduler needs: tokens of a sequence, and sequences."""
+
+    request: InferenceRequest
+    prompt_tokens: int
+    max_output_tokens: int
+
+    @property
+    def prompt_field(self) -> str:
+        return "messages" if self.request.is_chat else "prompt"
+
+
+class Inference:
+    """Runs calls for one ingress; at most `max_calls_in_flight` at a time."""
+
+    def __init__(
+        self,
+        link: SchedulerLink,
+        replicas: Replicas,
+        counter: TokenCounter,
+        predictions: Predictions,
+        settings: IngressSettings,
+    ) -> None:
+        self.link = link
+        self.predictions = predictions
+        self._replicas = replicas
+        self._counter = counter
+        self._settings = settings
+        self.default_max_tokens = settings.default_max_tokens
+        self._in_flight = 0
+
+    async def count(self, request: InferenceRequest) -> CountedCall:
+        """Count the prompt, off the event loop. Several prompts count as their mean, rounded up."""
+        counts = await self._counter.count(request)
+        prompt_tokens = -(-sum(counts) // len(counts))
+        return CountedCall(request, prompt_tokens, request.max_tokens or self.default_max_tokens)
+
+    def answer_open(
+        self, counted: CountedCall, headers: tuple[tuple[bytes, bytes], ...]
+    ) -> tuple[CallKey, AsyncIterator[dict[str, Any]]]:
+        """Reveal the request as a call of its (open) application; its key and its answer's ASGI messages."""
+        hints = counted.request.hints
+        key = CallKey(hints.application_id or ANONYMOUS_APPLICATION, f"call-{uuid.uuid4().hex[:16]}")
+        kind = hints.application_type or "unknown"
+        predicted = self.predict(key, kind, counted, "chat" if counted.request.is_chat else "completion")
+        opens = ApplicationSpec(
+            application_id=key.application_id,
+            application_type=kind,
+            predicted_cost=self.predictions.application_cost(kind),
+            open=True,
+        )
+        call = CallSpec(
+            call_id=key.call_id,
+            prompt_tokens=counted.prompt_tokens,
+            predicted_output_tokens=predicted,
+            max_output_tokens=counted.max_output_tokens,
+            sequences=counted.request.sequences,
+        )
+        reveal = CallRevealed(key.application_id, call, opens)
+        return key, self._tracked(key, counted, predicted, headers, reveal)
+
+    async def answer_member(
+        self, key: CallKey, counted: CountedCall, predicted_output_tokens: int
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Run a call of an application that the scheduler already knows; its answer's ASGI messages."""
+        headers = ((b"content-type", b"application/json"),)
+        async for message in self._tracked(key, counted, predicted_output_tokens, headers, None):
+            yield message
+
+    def predict(self, key: CallKey, application_type: str, counted: CountedCall, stage: str) -> int:
+        """Output tokens that a sequence of this call is expected to make."""
+        return self.predictions.output_tokens(key, application_type, stage, counted.max_output_tokens)
+
+    async def _tracked(
+        self,
+        key: CallKey,
+        counted: CountedCall,
+        predicted: int,
+        headers: tuple[tuple[bytes, bytes], ...],
+        reveal: CallRevealed | None,
+    ) -> AsyncIterator[dict[str, Any]]:
+        if self._in_flight >= self._settings.max_calls_in_flight:
+            raise from_refusal(Refusal.BUSY, f"this ingress has {self._in_flight} calls in flight, the most allowed")
+        self._in_flight += 1
+        ready = CallReady(*key, counted.prompt_tokens, predicted)
+        try:
+            async for message in run_call(self.link, self._replicas, ready, _request(key, counted, headers), reveal):
+                yield message
+        except CallRefused as refused:
+            param = counted.prompt_field if refused.refusal is Refusal.CANNOT_FIT else None
+            raise from_refusal(refused.refusal, str(refused), param) from refused
+        except AnswerBroken as broken:
+            raise from_refusal(Refusal.LOST, str(broken)) from broken
+        finally:
+            self._in_flight -= 1
+
+
+def forwarded_headers(headers: Mapping[bytes, bytes] | list[tuple[bytes, bytes]]) -> tuple[tuple[bytes, bytes], ...]:
+    """The client's headers without those of its connection, and without a wish for priority."""
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    return tuple((name, value) for name, value in pairs if name.lower() not in _DROPPED_HEADERS)
+
+
+def _request(key: CallKey, counted: CountedCall, headers: tuple[tuple[bytes, bytes], ...]) -> CallRequest:
+    body = counted.request.raw
+    return CallRequest(
+        lease_id="",
+        application_id=key.application_id,
+        call_id=key.call_id,
+        sequences=counted.request.sequences,
+        method="POST",
+        path=counted.request.path,
+        query=b"",
+        headers=(*headers, (b"content-length", str(len(body)).encode())),
+        body=body,
+    )

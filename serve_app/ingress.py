@@ -1,0 +1,249 @@
+"""The ingress: HTTP in OpenAI's shape and the Ray handle, over the same operations.
+
+Any number of ingresses may run. Each holds the applications that were submitted to it; one that is asked for an
+application it does not hold asks its peers. Bodies are bounded, and nothing a client sends is answered with 500.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, StreamingResponse
+from ray import serve
+from starlette.responses import Response
+
+from cluster import replica
+from cluster.call_path import ServeReplicas, drain
+from cluster.live_replicas import live_replicas
+from cluster.replica_router import router_config, watch
+from cluster.scheduler_client import SchedulerClient
+from cluster.scheduler_link import SchedulerLink
+from scheduler.actions import Refusal
+from scheduler.events import ApplicationCancelled, ApplicationClosed
+from serve_app.documents import parse_application
+from serve_app.errors import ApiError, from_refusal, install_handlers
+from serve_app.http_requests import bounded_body, ended_status, forwarded_get, last_event_id, server_sent
+from serve_app.inference import Inference, forwarded_headers
+from serve_app.inference_request import parse_inference
+from serve_app.peers import Peers
+from serve_app.predictions import Predictions
+from serve_app.relay import relay
+from serve_app.runner import ApplicationRunner
+from serve_app.settings import ServingSettings
+from serve_app.token_counting import create_counter
+
+logger = logging.getLogger("ray.serve")
+
+DEPLOYMENT = "Ingress"
+http = FastAPI(title="Justitia on Ray Serve", docs_url="/docs", openapi_url="/openapi.json")
+install_handlers(http)
+
+
+@serve.deployment(
+    name=DEPLOYMENT,
+    max_ongoing_requests=20_000,
+    health_check_period_s=2,
+    graceful_shutdown_timeout_s=10,
+    ray_actor_options={"num_cpus": 0},
+    request_router_config=router_config(),
+)
+@serve.ingress(http)
+class Ingress:
+    """One ingress. Methods without a leading underscore are the Ray handle's operations."""
+
+    async def __init__(self, settings: dict[str, Any], engine_handle: Any) -> None:  # type: ignore[misc]
+        self._settings = ServingSettings.model_validate(settings)
+        context = serve.get_replica_context()
+        self._application = context.app_name
+        self._scheduler = SchedulerClient.connect()
+        self._replicas = ServeReplicas(engine_handle)
+        watch(engine_handle)
+        self._link = SchedulerLink(context.replica_id.unique_id, self._scheduler, self._live_replicas)
+        predictions = Predictions()
+        self._link.listen_to_all(predictions.note)
+        counter = create_counter(self._settings.engine)
+        self._inference = Inference(self._link, self._replicas, counter, predictions, self._settings.ingress)
+        self._runner = ApplicationRunner(self._inference, self._settings.ingress.max_applications_kept)
+        self._peers = Peers(DEPLOYMENT, self._application, context.replica_id.unique_id)
+        self._link.start()
+
+    def _live_replicas(self) -> frozenset[str]:
+        return live_replicas(replica.DEPLOYMENT, self._application)
+
+    # ---- operations, over HTTP and the Ray handle alike
+
+    async def submit_application(self, document: dict[str, Any] | bytes) -> dict[str, Any]:
+        """Start a DAG of calls (see `serve_app.documents`); returns its status. Raises ApiError."""
+        parsed = parse_application(document)
+        if parsed.application_id is not None and await self._peers.holder(parsed.application_id) is not None:
+            message = f"application {parsed.application_id!r} exists already"
+            raise from_refusal(Refusal.DUPLICATE_ID, message, "application_id")
+        return (await self._runner.submit(parsed)).model_dump()
+
+    async def get_application(self, application_id: str) -> dict[str, Any]:
+        """Status and results of an application. Raises ApiError 404."""
+        if self._runner.holds(application_id):
+            return self._runner.get(application_id).status().model_dump()
+        peer = await self._peers.holder(application_id)
+        if peer is not None:
+            status: dict[str, Any] = await peer.get_application.remote(application_id)
+            return status
+        return await self._open_application(application_id)
+
+    async def list_applications(self) -> list[dict[str, Any]]:
+        """Applications that ingresses hold, without their calls."""
+        own = self.local_applications()
+        return own + [status for peer in await self._peers.all() for status in await peer.local_applications.remote()]
+
+    def local_applications(self) -> list[dict[str, Any]]:
+        """Applications that this ingress holds, without their calls."""
+        return [status.model_dump(exclude={"calls"}) for status in self._runner.statuses()]
+
+    def holds_application(self, application_id: str) -> bool:
+        """Does this ingress hold the application?"""
+        return self._runner.holds(application_id)
+
+    async def application_events(self, application_id: str, after: int = 0) -> AsyncIterator[dict[str, Any]]:
+        """Events of an application from number `after` + 1 on, until all is known. Raises ApiError 404."""
+        peer = None if self._runner.holds(application_id) else await self._peers.holder(application_id)
+        if peer is None:
+            async for event in self._runner.events(application_id, after):
+                yield event
+            return
+        stream = peer.options(stream=True).application_events.remote(application_id, after)
+        try:
+            async for event in stream:
+                yield event
+        finally:
+            stream.cancel()
+
+    async def explain_application(self, application_id: str) -> dict[str, Any]:
+        """Why it waits, who is ahead of it, its tag and costs; its record once it has ended. Raises ApiError 404."""
+        explanation = await self._scheduler.explain(application_id)
+        if explanation is not None:
+            return explanation
+        record = await self._scheduler.record(application_id)
+        if record is None:
+            raise from_refusal(Refusal.UNKNOWN_APPLICATION, f"no application {application_id!r}")
+        return {**ended_status(record), "why": f"it has {record.outcome}"}
+
+    async def cancel_application(self, application_id: str) -> dict[str, Any]:
+        """Stop an application; its place and memory are free within a second. Raises ApiError 404."""
+        if self._runner.holds(application_id):
+            return self._runner.cancel(application_id).model_dump()
+        peer = await self._peers.holder(application_id)
+        if peer is not None:
+            status: dict[str, Any] = await peer.cancel_application.remote(application_id)
+            return status
+        status = await self._open_application(application_id)
+        self._link.tell(ApplicationCancelled(application_id, "cancelled by its client"))
+        return status
+
+    async def close_application(self, application_id: str) -> dict[str, Any]:
+        """Say that an open application will send no more calls. Raises ApiError 404."""
+        status = await self.get_application(application_id)
+        self._link.tell(ApplicationClosed(application_id))
+        return status
+
+    async def scheduler_overview(self) -> dict[str, Any]:
+        """The scheduler's state in a few numbers."""
+        return await self._scheduler.overview()
+
+    async def infer(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """One OpenAI request (`/v1/chat/completions` or `/v1/completions`), answered whole. Raises ApiError."""
+        status, answer = await drain(self._inference_messages(path, json.dumps({**body, "stream": False}).encode()))
+        document: dict[str, Any] = json.loads(answer)
+        if status != 200:
+            raise ApiError(status, document.get("error", {}).get("message", "the engine refused the request"))
+        return document
+
+    async def infer_stream(self, path: str, body: dict[str, Any]) -> AsyncIterator[bytes]:
+        """One OpenAI request, answered as the bytes of its server-sent events. Raises ApiError."""
+        stream = self._inference_messages(path, json.dumps({**body, "stream": True}).encode())
+        async for message in stream:
+            if message["type"] == "http.response.body" and message.get("body"):
+                yield message["body"]
+
+    async def _inference_messages(self, path: str, body: bytes) -> AsyncIterator[dict[str, Any]]:
+        counted = await self._inference.count(parse_inference(path, {}, body))
+        _, messages = self._inference.answer_open(counted, ((b"content-type", b"application/json"),))
+        async for message in messages:
+            yield message
+
+    async def _open_application(self, application_id: str) -> dict[str, Any]:
+        """The status of an application that came call by call, as the scheduler knows it."""
+        explanation = await self._scheduler.explain(application_id)
+        if explanation is not None:
+            names = ("application_id", "state", "finish_tag", "predicted_cost")
+            return {name: explanation[name] for name in names}
+        record = await self._scheduler.record(application_id)
+        if record is None:
+            raise from_refusal(Refusal.UNKNOWN_APPLICATION, f"no application {application_id!r}")
+        return ended_status(record)
+
+    async def check_health(self) -> None:
+        """Fail when the talk with the scheduler has ended."""
+        if not self._link.alive:
+            raise RuntimeError("the ingress no longer talks to the scheduler")
+
+    # ---- HTTP
+
+    @http.post("/v1/chat/completions")
+    @http.post("/v1/completions")
+    async def _http_infer(self, request: Request) -> Response:
+        body = await bounded_body(request, self._settings.ingress.max_body_bytes)
+        inference = parse_inference(request.url.path, request.headers, body)
+        counted = await self._inference.count(inference)
+        key, messages = self._inference.answer_open(counted, forwarded_headers(request.headers.raw))
+        return await relay(request, messages, {"x-application-id": key.application_id, "x-call-id": key.call_id})
+
+    @http.get("/v1/models")
+    async def _http_models(self, request: Request) -> Response:
+        return await relay(request, self._replicas.pass_through(forwarded_get(request)), {})
+
+    @http.get("/health")
+    async def _http_health(self, request: Request) -> Response:
+        if not self._live_replicas():
+            raise from_refusal(Refusal.NO_ENGINE, "no engine replica is up")
+        await self._scheduler.epoch()
+        return await relay(request, self._replicas.pass_through(forwarded_get(request)), {})
+
+    @http.post("/v1/applications")
+    async def _http_submit(self, request: Request) -> Response:
+        body = await bounded_body(request, self._settings.ingress.max_body_bytes)
+        return JSONResponse(await self.submit_application(body), status_code=201)
+
+    @http.get("/v1/applications")
+    async def _http_list(self) -> Response:
+        return JSONResponse({"data": await self.list_applications()})
+
+    @http.get("/v1/applications/{application_id}")
+    async def _http_get(self, application_id: str) -> Response:
+        return JSONResponse(await self.get_application(application_id))
+
+    @http.get("/v1/applications/{application_id}/events")
+    async def _http_events(self, application_id: str, request: Request) -> Response:
+        after = last_event_id(request)
+        await self.get_application(application_id)
+        events = server_sent(self.application_events, application_id, after)
+        return StreamingResponse(events, media_type="text/event-stream", headers={"cache-control": "no-store"})
+
+    @http.get("/v1/applications/{application_id}/explain")
+    async def _http_explain(self, application_id: str) -> Response:
+        return JSONResponse(await self.explain_application(application_id))
+
+    @http.post("/v1/applications/{application_id}/close")
+    async def _http_close(self, application_id: str) -> Response:
+        return JSONResponse(await self.close_application(application_id))
+
+    @http.delete("/v1/applications/{application_id}")
+    async def _http_cancel(self, application_id: str) -> Response:
+        return JSONResponse(await self.cancel_application(application_id))
+
+    @http.get("/v1/scheduler")
+    async def _http_overview(self) -> Response:
+        return JSONResponse(await self.scheduler_overview())

@@ -1,0 +1,57 @@
+"""The other ingresses: who among them holds an application?
+
+They are few and asked in parallel; one that does not answer in time counts as not holding it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from ray import serve
+
+from cluster.live_replicas import live_replicas
+from cluster.replica_router import replica_session, watch
+from cluster.telemetry import log_event
+
+logger = logging.getLogger("ray.serve")
+
+ANSWER_S = 2.0
+
+
+class Peers:
+    """Handles to the ingresses of the same Serve application, this one left out."""
+
+    def __init__(self, deployment: str, application: str, own_id: str) -> None:
+        self._deployment = deployment
+        self._application = application
+        self._own_id = own_id
+        self._handle: Any = None
+
+    async def all(self) -> list[Any]:
+        """A handle to each other ingress."""
+        return [self._to(peer_id) for peer_id in sorted(self._ids())]
+
+    async def holder(self, application_id: str) -> Any | None:
+        """A handle to the ingress that holds an application, if another one does."""
+        peers = await self.all()
+        answers = await asyncio.gather(*(self._asks(peer, application_id) for peer in peers))
+        return next((peer for peer, holds in zip(peers, answers, strict=True) if holds), None)
+
+    def _ids(self) -> frozenset[str]:
+        if self._handle is None:
+            self._handle = serve.get_deployment_handle(self._deployment, app_name=self._application)
+            watch(self._handle)
+        return live_replicas(self._deployment, self._application) - {self._own_id}
+
+    def _to(self, peer_id: str) -> Any:
+        return self._handle.options(session_id=replica_session(peer_id), _by_reference=False)
+
+    async def _asks(self, peer: Any, application_id: str) -> bool:
+        try:
+            holds: bool = await asyncio.wait_for(peer.holds_application.remote(application_id), ANSWER_S)
+        except Exception as error:  # a peer that is going away holds nothing that could be reached
+            log_event(logger, "peer_unreachable", error=repr(error))
+            return False
+        return holds

@@ -1,0 +1,338 @@
+"""Running applications: each call when those before it have answered, results kept for whoever asks.
+
+One task a call; an application's state changes only in `Run`'s methods, on one event loop. A call that fails or
+is refused fails its application: the scheduler is told, and drops the rest. Laws: an application is announced
+before any of its calls; it is kept until its GPS finish is known and `max_applications_kept` later ones have
+settled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import uuid
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
+
+from cluster.call_path import drain
+from cluster.clock import wall_s
+from cluster.telemetry import log_event
+from scheduler.actions import (
+    Action,
+    Grant,
+    PublishAudit,
+    PublishCallEnd,
+    PublishCompletion,
+    PublishTag,
+    Refusal,
+    Reject,
+)
+from scheduler.events import ApplicationArrived, ApplicationCancelled
+from scheduler.types import ApplicationRecord, ApplicationSpec, CallKey, CallSpec
+from serve_app.application_events import EventStream
+from serve_app.documents import ApplicationDocument, ApplicationStatus, CallStatus
+from serve_app.errors import ApiError, from_refusal
+from serve_app.inference import CountedCall, Inference
+from serve_app.inference_request import InferenceRequest, parse_inference
+
+logger = logging.getLogger("ray.serve")
+
+CHARS_PER_TOKEN = 4
+DEFAULT_TENANT = "default"
+
+
+class Run:
+    """One application on its way: what was asked, what is known, and the tasks of its calls."""
+
+    def __init__(self, application_id: str, document: ApplicationDocument) -> None:
+        self.application_id = application_id
+        self.document = document
+        self.created_s = wall_s()
+        self.calls = {call.name: CallStatus(name=call.name, state="blocked") for call in document.calls}
+        self.outputs: dict[str, list[str]] = {}
+        self.left = {call.name: set(call.after) for call in document.calls}
+        self.events = EventStream()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.finish_tag: float | None = None
+        self.predicted_cost: float | None = None
+        self.record: ApplicationRecord | None = None
+        self.error: ApiError | None = None
+
+    @property
+    def settled(self) -> bool:
+        """Is everything known that ever will be?"""
+        return self.events.closed
+
+    @property
+    def state(self) -> str:
+        if self.record is not None:
+            return "failed" if self.error is not None and self.record.outcome == "cancelled" else self.record.outcome
+        return "running" if any(call.state in _STARTED for call in self.calls.values()) else "queued"
+
+    def status(self, with_calls: bool = True) -> ApplicationStatus:
+        """What a client may know."""
+        record = self.record
+        gps_s = None if record is None or record.gps_finish_s is None else record.gps_finish_s - record.arrival_s
+        bound_s = None if record is None or record.bound_s is None else record.bound_s - record.arrival_s
+        return ApplicationStatus.model_validate(
+            {
+                "application_id": self.application_id,
+                "application_type": self.document.application_type,
+                "tenant": DEFAULT_TENANT,
+                "weight": self.document.weight,
+                "state": self.state,
+                "finish_tag": self.finish_tag,
+                "predicted_cost": self.predicted_cost,
+                "true_cost": None if record is None else record.true_cost,
+                "created_s": self.created_s,
+                "calls_total": len(self.calls),
+                "calls_done": sum(call.state == "finished" for call in self.calls.values()),
+                "calls": list(self.calls.values()) if with_calls else None,
+                "completion_s": None if record is None else record.completion_s,
+                "gps_completion_s": gps_s,
+                "lag_s": None if record is None else record.lag_s,
+                "bound_s": bound_s,
+                "error": None if self.error is None else self.error.message,
+                "ignored_fields": self.document.unrecognised_fields() or None,
+            }
+        )
+
+    def take(self, action: Action) -> None:
+        """Learn from one action of the scheduler."""
+        match action:
+            case PublishTag():
+                self._take_tag(action)
+            case Reject(refusal=refusal, message=message, call_id=None):
+                self._refuse(from_refusal(refusal, message, self._field_at_fault(refusal)))
+            case Grant(call_id=call_id):
+                self.calls[call_id].state = "running"
+                self.events.add("call_granted", call=call_id, replica=action.replica_id)
+            case PublishCallEnd(call_id=call_id):
+                self._take_call_end(call_id, action)
+            case PublishCompletion(record):
+                self.record = record
+                self.events.add("application_ended", state=self.state, completion_s=record.completion_s)
+            case PublishAudit(record):
+                self.record = record
+                self.events.add("application_audited", lag_s=record.lag_s, bound_violated=record.bound_violated)
+                self.events.close()
+            case _:
+                pass
+
+    def _take_tag(self, action: PublishTag) -> None:
+        self.finish_tag, self.predicted_cost = action.finish_tag, action.predicted_cost
+        self.events.add("tag_set", tag=action.finish_tag, reason=action.reason)
+        if not self.accepted.done():
+            self.accepted.set_result(None)
+
+    def _take_call_end(self, call_id: str, action: PublishCallEnd) -> None:
+        call = self.calls[call_id]
+        call.state = action.outcome
+        call.prompt_tokens, call.output_tokens = action.prompt_tokens, sum(action.output_tokens)
+        if action.outcome != "finished" and call.error is None:
+            call.error = action.reason or None
+        self.events.add("call_ended", call=call_id, outcome=action.outcome, output_tokens=call.output_tokens)
+
+    def _refuse(self, error: ApiError) -> None:
+        if not self.accepted.done():
+            self.accepted.set_exception(error)
+
+    def _field_at_fault(self, refusal: Refusal) -> str | None:
+        """The field that names the longest prompt, when that is what does not fit."""
+        if refusal is not Refusal.CANNOT_FIT:
+            return "application_id" if refusal is Refusal.DUPLICATE_ID else None
+        names = [call.name for call in self.document.calls]
+        index = max(range(len(names)), key=lambda i: self.calls[names[i]].prompt_tokens or 0)
+        return f"calls[{index}].{'messages' if self.document.calls[index].is_chat else 'prompt'}"
+
+
+_STARTED = frozenset({"running", "finished", "failed", "cancelled"})
+
+
+class ApplicationRunner:
+    """All applications of one ingress."""
+
+    def __init__(self, inference: Inference, max_kept: int) -> None:
+        self._inference = inference
+        self._link = inference.link
+        self._max_kept = max_kept
+        self._runs: OrderedDict[str, Run] = OrderedDict()
+
+    def holds(self, application_id: str) -> bool:
+        """Is this application here, running or kept?"""
+        return application_id in self._runs
+
+    async def submit(self, document: ApplicationDocument) -> ApplicationStatus:
+        """Start an application; returns once the scheduler has taken it. Raises ApiError when it is refused."""
+        application_id = document.application_id or f"app-{uuid.uuid4().hex[:20]}"
+        if application_id in self._runs:
+            message = f"application {application_id!r} exists already"
+            raise from_refusal(Refusal.DUPLICATE_ID, message, "application_id")
+        run = Run(application_id, document)
+        self._runs[application_id] = run
+        try:
+            return await self._start(run)
+        except BaseException:
+            del self._runs[application_id]
+            self._link.unlisten(application_id)
+            raise
+
+    async def _start(self, run: Run) -> ApplicationStatus:
+        roots = [name for name in run.document.order() if not run.left[name]]
+        counted = {name: await self._count(run, name) for name in roots}
+        spec = self._spec(run, counted)
+        self._link.listen(run.application_id, lambda action: self._take(run, action))
+        self._link.tell(ApplicationArrived(spec))
+        try:
+            await asyncio.shield(run.accepted)
+        except asyncio.CancelledError:
+            self._link.tell(ApplicationCancelled(run.application_id, "its client left"))
+            raise
+        for name in roots:
+            self._spawn(run, self._run_call(run, name, counted[name]))
+        log_event(logger, "application_accepted", application_id=run.application_id, calls=len(run.calls))
+        return run.status()
+
+    def get(self, application_id: str) -> Run:
+        """An application by id. Raises ApiError 404."""
+        if application_id not in self._runs:
+            raise from_refusal(Refusal.UNKNOWN_APPLICATION, f"no application {application_id!r}")
+        return self._runs[application_id]
+
+    def statuses(self) -> list[ApplicationStatus]:
+        """All applications kept here, oldest first, without their calls."""
+        return [run.status(with_calls=False) for run in self._runs.values()]
+
+    async def events(self, application_id: str, after: int = 0) -> AsyncIterator[dict[str, Any]]:
+        """Events of an application from number `after` + 1 on, until it has settled."""
+        async for event in self.get(application_id).events.follow(after):
+            yield event
+
+    def cancel(self, application_id: str) -> ApplicationStatus:
+        """Stop an application; one that has ended stays as it is."""
+        run = self.get(application_id)
+        if run.record is None:
+            self._link.tell(ApplicationCancelled(application_id, "cancelled by its client"))
+            _stop_tasks(run)
+        return run.status()
+
+    # ---- calls
+
+    def _take(self, run: Run, action: Action) -> None:
+        run.take(action)
+        if isinstance(action, PublishCompletion):
+            _stop_tasks(run)
+        if run.settled:
+            self._link.unlisten(run.application_id)
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        settled = [application_id for application_id, run in self._runs.items() if run.settled]
+        for application_id in settled[: max(0, len(settled) - self._max_kept)]:
+            del self._runs[application_id]
+
+    def _spawn(self, run: Run, call: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(call)
+        run.tasks.add(task)
+        task.add_done_callback(run.tasks.discard)
+
+    async def _run_call(self, run: Run, name: str, counted: CountedCall | None = None) -> None:
+        """One call from the moment it can be rendered to its answer, then those that waited for it."""
+        try:
+            counted = counted or await self._count(run, name)
+            run.calls[name].state = "waiting"
+            run.calls[name].outputs = run.outputs[name] = await self._outputs(run, name, counted)
+        except ApiError as error:
+            self._fail(run, name, error)
+        except Exception as error:  # an engine's failure must end the application, not only this task
+            self._fail(run, name, ApiError(503, f"call {name!r} failed: {error!r}"))
+        else:
+            self._release_dependents(run, name)
+
+    def _release_dependents(self, run: Run, name: str) -> None:
+        for other, left in run.left.items():
+            if name in left:
+                left.discard(name)
+                if not left:
+                    self._spawn(run, self._run_call(run, other))
+
+    def _fail(self, run: Run, name: str, error: ApiError) -> None:
+        run.calls[name].error = error.message
+        if run.error is None:
+            run.error = error
+            self._link.tell(ApplicationCancelled(run.application_id, f"call {name} failed: {error.message}"))
+
+    async def _outputs(self, run: Run, name: str, counted: CountedCall) -> list[str]:
+        key = CallKey(run.application_id, name)
+        predicted = self._inference.predict(key, run.document.application_type, counted, name)
+        status, body = await drain(self._inference.answer_member(key, counted, predicted))
+        if status != 200:
+            raise _engine_error(status, body)
+        return _texts(json.loads(body), counted.request.is_chat)
+
+    async def _count(self, run: Run, name: str) -> CountedCall:
+        outputs = {before: run.outputs[before] for before in run.document.call(name).after}
+        body = run.document.render(name, outputs)
+        return await self._inference.count(_parse(run.document.path(name), body))
+
+    # ---- what the scheduler is told at arrival
+
+    def _spec(self, run: Run, counted: dict[str, CountedCall]) -> ApplicationSpec:
+        """The application in numbers; prompts that hold answers to come are estimated from predictions."""
+        predicted: dict[str, int] = {}
+        specs: dict[str, CallSpec] = {}
+        for name in run.document.order():
+            specs[name] = self._call_spec(run, name, counted.get(name), predicted)
+            predicted[name] = specs[name].predicted_output_tokens * specs[name].sequences
+            run.calls[name].prompt_tokens = specs[name].prompt_tokens
+        return ApplicationSpec(
+            application_id=run.application_id,
+            application_type=run.document.application_type,
+            tenant=DEFAULT_TENANT,
+            weight=run.document.weight,
+            calls=tuple(specs[call.name] for call in run.document.calls),
+        )
+
+    def _call_spec(self, run: Run, name: str, counted: CountedCall | None, predicted: dict[str, int]) -> CallSpec:
+        call = run.document.call(name)
+        own_tokens = -(-run.document.longest_template_chars(name) // CHARS_PER_TOKEN)
+        inserted_tokens = sum(predicted[before] for before in call.references())
+        max_tokens = call.max_tokens or self._inference.default_max_tokens
+        key = CallKey(run.application_id, name)
+        return CallSpec(
+            call_id=name,
+            prompt_tokens=counted.prompt_tokens if counted is not None else max(1, own_tokens + inserted_tokens),
+            predicted_output_tokens=self._inference.predictions.output_tokens(
+                key, run.document.application_type, name, max_tokens
+            ),
+            max_output_tokens=max_tokens,
+            sequences=call.n,
+            after=tuple(call.after),
+        )
+
+
+def _stop_tasks(run: Run) -> None:
+    for task in run.tasks:
+        task.cancel()
+
+
+def _parse(path: str, body: dict[str, Any]) -> InferenceRequest:
+    return parse_inference(path, {}, json.dumps(body).encode())
+
+
+def _texts(answer: dict[str, Any], is_chat: bool) -> list[str]:
+    choices = sorted(answer["choices"], key=lambda choice: choice["index"])
+    if is_chat:
+        return [choice["message"].get("content") or "" for choice in choices]
+    return [choice["text"] for choice in choices]
+
+
+def _engine_error(status: int, body: bytes) -> ApiError:
+    try:
+        message = str(json.loads(body)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        message = body[:500].decode("utf-8", "replace")
+    return ApiError(status if 400 <= status < 500 else 503, message)

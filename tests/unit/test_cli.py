@@ -1,0 +1,331 @@
+"""The commands against a service that is played by an httpx transport, and the demo's applications."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from scheduler.actions import Refusal
+from serve_app.cli import http
+from serve_app.cli.demo_applications import demo_applications
+from serve_app.cli.live_table import ServiceRefused, answer_text, final_table, shown_number, watch
+from serve_app.cli.main import app
+from serve_app.documents import parse_application
+from serve_app.errors import ApiError, from_refusal, respond
+
+DOCUMENT = {"application_type": "test", "calls": [{"name": "a", "prompt": "Hello", "max_tokens": 5}]}
+
+
+def status(state: str, application_id: str = "app-1", **fields: Any) -> dict[str, Any]:
+    done = state == "finished"
+    call = {"name": "a", "state": state, "prompt_tokens": 2, "output_tokens": 3 if done else None}
+    return {
+        "application_id": application_id,
+        "application_type": "test",
+        "state": state,
+        "finish_tag": 12.5,
+        "created_s": 1.0,
+        "calls_total": 1,
+        "calls_done": int(done),
+        "calls": [{**call, "outputs": ["Good day to you"] if done else None, "error": None}],
+        "completion_s": 4.25 if done else None,
+        "gps_completion_s": 5.0 if done else None,
+        "lag_s": -0.75 if done else None,
+        "error": None,
+        **fields,
+    }
+
+
+class Service:
+    """Answers each (method, path) with what is put into `answers`, in order, and the last one for ever."""
+
+    def __init__(self) -> None:
+        self.answers: dict[tuple[str, str], list[httpx.Response | Exception]] = {}
+        self.requests: list[httpx.Request] = []
+
+    def say(self, method: str, path: str, *answers: object) -> None:
+        self.answers[method, path] = [_as_answer(answer) for answer in answers]
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        answers = self.answers.get((request.method, request.url.raw_path.decode()))
+        if not answers:
+            return _as_answer(ApiError(404, "no such path"))
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return httpx.Response(answer.status_code, headers=answer.headers, content=answer.content)
+
+
+def _as_answer(answer: object) -> Any:
+    if isinstance(answer, ApiError):
+        sent = respond(answer)
+        return httpx.Response(sent.status_code, headers=dict(sent.headers), content=sent.body)
+    return answer if isinstance(answer, httpx.Response | Exception) else httpx.Response(200, json=answer)
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> Service:
+    played = Service()
+    transport = httpx.MockTransport(played)
+
+    def client(kind: Callable[..., Any]) -> Callable[[str, str | None], Any]:
+        return lambda url, key: kind(base_url=url, headers=http.headers(key), transport=transport)
+
+    monkeypatch.setattr(http, "make_client", client(httpx.Client))
+    monkeypatch.setattr(http, "make_async_client", client(httpx.AsyncClient))
+    monkeypatch.setattr("serve_app.cli.submit.watch", partial(watch, poll_interval_s=0.001))
+    return played
+
+
+def run(*arguments: str, stdin: str | None = None) -> Any:
+    return CliRunner().invoke(app, list(arguments), input=stdin, env={"COLUMNS": "200", "NO_COLOR": "1"})
+
+
+@pytest.mark.parametrize("command", ["submit", "status", "explain", "cancel"])
+def test_every_command_has_help_with_an_example_and_json(command: str) -> None:
+    shown = run(command, "--help")
+    assert shown.exit_code == 0
+    assert f"Example: justitia {command}" in shown.output
+    assert "--json" in shown.output
+    assert "JUSTITIA_URL" in shown.output
+
+
+def test_submit_sends_a_json_file(service: Service, tmp_path: Path) -> None:
+    service.say("POST", "/v1/applications", status("queued"))
+    file = tmp_path / "app.json"
+    file.write_text(json.dumps(DOCUMENT))
+    shown = run("submit", str(file))
+    assert shown.exit_code == 0
+    assert "app-1 is queued" in shown.output
+    assert json.loads(service.requests[0].content) == DOCUMENT
+
+
+def test_submit_reads_yaml_from_stdin_and_sends_the_key(service: Service) -> None:
+    service.say("POST", "/v1/applications", status("queued"))
+    document = "application_type: test\ncalls:\n- {name: a, prompt: Hello, max_tokens: 5}\n"
+    shown = run("submit", "-", "--json", "--api-key", "k1", stdin=document)
+    assert json.loads(shown.stdout)["application_id"] == "app-1"
+    assert json.loads(service.requests[0].content) == DOCUMENT
+    assert service.requests[0].headers["Authorization"] == "Bearer k1"
+
+
+def test_submit_waits_and_prints_the_answer(service: Service) -> None:
+    service.say("POST", "/v1/applications", status("queued"))
+    service.say("GET", "/v1/applications/app-1", status("running"), status("running"), status("finished"))
+    shown = run("submit", "-", "--wait", stdin=json.dumps(DOCUMENT))
+    assert shown.exit_code == 0, shown.output
+    assert shown.output.count("app-1: running, 0/1 calls") == 1
+    assert "app-1: finished, 1/1 calls" in shown.output
+    assert shown.output.rstrip().endswith("Good day to you")
+    assert "-0.75" in shown.output
+
+
+def test_submit_wait_json_prints_only_the_final_status(service: Service) -> None:
+    service.say("POST", "/v1/applications", status("queued"))
+    service.say("GET", "/v1/applications/app-1", status("running"), status("finished"))
+    shown = run("submit", "-", "--wait", "--json", stdin=json.dumps(DOCUMENT))
+    assert json.loads(shown.stdout) == status("finished")
+
+
+def test_waiting_for_an_application_that_fails_ends_with_3(service: Service) -> None:
+    service.say("POST", "/v1/applications", status("queued"))
+    service.say("GET", "/v1/applications/app-1", status("failed", error="the engine said no"))
+    shown = run("submit", "-", "--wait", stdin=json.dumps(DOCUMENT))
+    assert shown.exit_code == 3
+    assert "the engine said no" in shown.output
+
+
+@pytest.mark.parametrize("content", ["", "[1, 2]", "a: [", "just words"])
+def test_a_file_that_is_no_application_is_a_usage_error(service: Service, content: str) -> None:
+    shown = run("submit", "-", stdin=content)
+    assert shown.exit_code == 2
+    assert service.requests == []
+
+
+def test_a_missing_file_is_a_usage_error(service: Service, tmp_path: Path) -> None:
+    shown = run("submit", str(tmp_path / "missing.yaml"))
+    assert shown.exit_code == 2
+    assert "cannot read" in shown.output
+
+
+COMMANDS = [
+    ("POST", "/v1/applications", ("submit", "-")),
+    ("GET", "/v1/applications", ("status",)),
+    ("GET", "/v1/applications/x", ("status", "x")),
+    ("GET", "/v1/applications/x/explain", ("explain", "x")),
+    ("DELETE", "/v1/applications/x", ("cancel", "x")),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "arguments"), COMMANDS)
+def test_a_refusal_ends_with_2_and_its_reason(
+    service: Service, method: str, path: str, arguments: tuple[str, ...]
+) -> None:
+    service.say(method, path, from_refusal(Refusal.BUSY, "the queue is full", retry_after_s=9))
+    shown = run(*arguments, stdin=json.dumps(DOCUMENT))
+    assert shown.exit_code == 2
+    assert "the queue is full" in shown.stderr
+    assert "429" in shown.stderr
+    assert "9 s" in shown.stderr
+    assert shown.stdout == ""
+
+
+@pytest.mark.parametrize(("method", "path", "arguments"), COMMANDS)
+def test_no_service_ends_with_1_and_says_where(
+    service: Service, method: str, path: str, arguments: tuple[str, ...]
+) -> None:
+    service.say(method, path, httpx.ConnectError("connection refused"))
+    shown = run(*arguments, "--url", "http://nowhere:1", stdin=json.dumps(DOCUMENT))
+    assert shown.exit_code == 1
+    assert "http://nowhere:1" in shown.stderr
+    assert "justitia serve" in shown.stderr
+
+
+def test_a_port_that_nobody_listens_on_is_unreachable() -> None:
+    shown = run("status", "--url", "http://127.0.0.1:9")
+    assert shown.exit_code == 1
+    assert "Cannot reach" in shown.stderr
+
+
+def test_a_stranger_on_the_port_is_not_believed(service: Service) -> None:
+    service.say("GET", "/v1/applications", httpx.Response(200, text="<html>hello"))
+    assert run("status").exit_code == 1
+    service.say("GET", "/v1/applications", httpx.Response(502, text="bad gateway"))
+    shown = run("status")
+    assert shown.exit_code == 2
+    assert "bad gateway" in shown.stderr
+
+
+def test_status_lists_applications(service: Service) -> None:
+    listed = [status("finished"), status("running", "app-2", calls=None)]
+    service.say("GET", "/v1/applications", {"data": listed})
+    shown = run("status")
+    assert shown.exit_code == 0
+    assert "app-1" in shown.output
+    assert "app-2" in shown.output
+    assert "4.25" in shown.output
+    assert json.loads(run("status", "--json").stdout) == {"data": listed}
+
+
+def test_status_of_none_says_so(service: Service) -> None:
+    service.say("GET", "/v1/applications", {"data": []})
+    assert "No applications" in run("status").output
+
+
+def test_status_of_one_shows_its_calls(service: Service) -> None:
+    service.say("GET", "/v1/applications/app-1", status("finished"))
+    shown = run("status", "app-1")
+    assert "Good day to you" in shown.output
+    assert "lag_s: -0.75" in shown.output
+
+
+def test_ids_are_quoted_in_paths(service: Service) -> None:
+    service.say("GET", "/v1/applications/a%2Fb%3Fc", status("queued", "a/b?c"))
+    assert run("status", "a/b?c").exit_code == 0
+
+
+def test_explain_shows_facts_and_who_is_ahead(service: Service) -> None:
+    facts = {"reason": "waits for memory", "finish_tag": 10.0, "expected_finish_s": None}
+    ahead = [{"application_id": "other", "finish_tag": 3.25}]
+    service.say("GET", "/v1/applications/app-1/explain", {**facts, "ahead": ahead})
+    shown = run("explain", "app-1")
+    assert "waits for memory" in shown.output
+    assert "other" in shown.output
+    assert "3.25" in shown.output
+    service.say("GET", "/v1/applications/app-1/explain", {**facts, "ahead": []})
+    assert "Nobody is ahead" in run("explain", "app-1").output
+    assert json.loads(run("explain", "app-1", "--json").stdout)["reason"] == "waits for memory"
+
+
+def test_cancel_says_what_became_of_it(service: Service) -> None:
+    service.say("DELETE", "/v1/applications/app-1", status("cancelled"))
+    assert "app-1 is cancelled" in run("cancel", "app-1").output
+    service.say("DELETE", "/v1/applications/app-1", httpx.Response(204))
+    assert run("cancel", "app-1").exit_code == 0
+
+
+async def test_watch_survives_a_restart_of_the_service(service: Service) -> None:
+    lost = httpx.ConnectError("restarting")
+    busy = from_refusal(Refusal.NO_ENGINE, "starting")
+    service.say("GET", "/v1/applications/app-1", status("running"), lost, lost, busy, status("finished"))
+    service.say("GET", "/v1/applications/app-2", status("cancelled", "app-2"))
+    console = Console(file=io.StringIO(), force_terminal=False)
+    async with http.make_async_client("http://service", None) as client:
+        statuses = await watch(client, ["app-1", "app-2"], console, poll_interval_s=0.001)
+    assert [each["state"] for each in statuses] == ["finished", "cancelled"]
+    assert [each["application_id"] for each in statuses] == ["app-1", "app-2"]
+
+
+async def test_watch_gives_up_on_what_will_not_come_back(service: Service) -> None:
+    console = Console(file=io.StringIO(), force_terminal=False)
+    service.say("GET", "/v1/applications/gone", httpx.ConnectError("down"))
+    async with http.make_async_client("http://service", None) as client:
+        with pytest.raises(httpx.ConnectError):
+            await watch(client, ["gone"], console, poll_interval_s=0.001)
+        with pytest.raises(ServiceRefused) as caught:
+            await watch(client, ["unknown"], console, poll_interval_s=0.001)
+    assert caught.value.answer.status_code == 404
+
+
+async def test_watch_draws_a_table_on_a_terminal(service: Service) -> None:
+    service.say("GET", "/v1/applications/app-1", status("running"), status("finished"))
+    written = io.StringIO()
+    console = Console(file=written, force_terminal=True, width=120)
+    async with http.make_async_client("http://service", None) as client:
+        await watch(client, ["app-1"], console, poll_interval_s=0.001)
+    assert "finish tag" in written.getvalue()
+    assert "finished" in written.getvalue()
+
+
+def test_the_final_table_gives_times_and_answers() -> None:
+    written = io.StringIO()
+    ended = [status("finished"), status("failed", "app-2", error="[bold]out of memory[/bold]")]
+    Console(file=written, width=160).print(final_table(ended))
+    assert "Good day to you" in written.getvalue()
+    assert "[bold]out of memory[/bold]" in written.getvalue()
+    assert all(number in written.getvalue() for number in ("4.25", "5.00", "-0.75"))
+
+
+def test_numbers_are_shown_for_readers() -> None:
+    shown = [shown_number(value) for value in (None, 3, 1.234, 12_345_678.9, "text")]
+    assert shown == ["-", "3", "1.23", "12,345,679", "text"]
+
+
+def test_an_answer_is_the_last_call_s_first_text() -> None:
+    calls = [{"outputs": ["first"]}, {"outputs": [" last ", "other"]}]
+    assert answer_text({"calls": calls}) == "last"
+    assert answer_text({"calls": []}) == answer_text({}) == ""
+
+
+def test_the_demo_fits_its_small_machine() -> None:
+    documents = [parse_application(document) for document in demo_applications()]
+    assert len(documents) >= 7
+    assert len({document.application_type for document in documents}) >= 5
+    total_tokens = 0
+    for document in documents:
+        made = {name: (document.call(name).max_tokens or 0) * document.call(name).n for name in document.order()}
+        total_tokens += sum(made.values())
+        for name in document.order():
+            call = document.call(name)
+            known = document.longest_template_chars(name) / 4
+            assert known + sum(made[other] for other in call.references()) <= 350
+            assert 24 <= (call.max_tokens or 0) <= 120
+    assert total_tokens <= 2_500
+
+
+def test_the_demo_has_the_promised_shapes() -> None:
+    shapes = {document["application_type"]: document for document in reversed(demo_applications())}
+    summary = shapes["map_reduce_summarization"]["calls"]
+    assert [len(call["after"]) for call in summary] == [0, 0, 0, 0, 4]
+    assert max(call.get("n", 1) for call in shapes["self_consistency"]["calls"]) == 5
+    assert {"fact_verification", "plan_and_execute", "document_merging", "code_checking"} <= set(shapes)
