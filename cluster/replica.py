@@ -30,22 +30,14 @@ logger = logging.getLogger("ray.serve")
 DEPLOYMENT = "EngineReplica"
 
 
-@serve.deployment(
-    name=DEPLOYMENT,
-    max_ongoing_requests=4096,
-    health_check_period_s=2,
-    health_check_timeout_s=30,
-    graceful_shutdown_timeout_s=10,
-    request_router_config=router_config(),
-)
-class EngineReplica:
+class Replica:
     """One engine behind leases."""
 
     async def __init__(self, engine: dict[str, Any]) -> None:  # type: ignore[misc]  # Serve awaits it
-        self._engine = create_engine(_with_local_model(TypeAdapter(EngineSettings).validate_python(engine)))
-        limits = await self._engine.start()
+        self.engine = create_engine(_with_local_model(TypeAdapter(EngineSettings).validate_python(engine)))
+        limits = await self.engine.start()
         self._replica_id = serve.get_replica_context().replica_id.unique_id
-        self._agent = ReplicaAgent(self._replica_id, self._engine, limits, SchedulerClient.connect())
+        self._agent = ReplicaAgent(self._replica_id, self.engine, limits, SchedulerClient.connect())
         self._agent.start()
 
     async def serve_call(self, request: CallRequest) -> AsyncIterator[dict[str, Any]]:
@@ -60,7 +52,7 @@ class EngineReplica:
             lease=request.lease_id,
         )
         try:
-            async for message in replay(self._engine.asgi, request, answer, lease):
+            async for message in replay(self.engine.asgi, request, answer, lease):
                 yield message
         finally:
             self._settle(lease, answer)
@@ -75,18 +67,18 @@ class EngineReplica:
 
     async def pass_through(self, request: CallRequest) -> AsyncIterator[dict[str, Any]]:
         """Answer a request that generates nothing, such as the list of models; a generation is refused."""
-        async for message in replay(self._engine.asgi, request, Answer()):
+        async for message in replay(self.engine.asgi, request, Answer()):
             yield message
 
     async def check_health(self) -> None:
         """Fail when the engine or the talk with the scheduler has ended."""
-        await self._engine.check_health()
+        await self.engine.check_health()
         if not self._agent.alive:
             raise RuntimeError("the replica no longer talks to the scheduler")
 
     async def __del__(self) -> None:
         await asyncio.shield(self._agent.stop())
-        await self._engine.stop()
+        await self.engine.stop()
 
 
 def _with_local_model(settings: VllmSettings | SimulatedSettings) -> VllmSettings | SimulatedSettings:
@@ -95,3 +87,19 @@ def _with_local_model(settings: VllmSettings | SimulatedSettings) -> VllmSetting
         return settings
     name = settings.served_model_name or settings.model
     return settings.model_copy(update={"model": str(prepare_model(settings.model)), "served_model_name": name})
+
+
+def as_deployment(replica: type[Replica]) -> Any:
+    """A class of replicas as the Serve deployment that ingresses call."""
+    return serve.deployment(
+        replica,
+        name=DEPLOYMENT,
+        max_ongoing_requests=4096,
+        health_check_period_s=2,
+        health_check_timeout_s=30,
+        graceful_shutdown_timeout_s=10,
+        request_router_config=router_config(),
+    )
+
+
+EngineReplica = as_deployment(Replica)

@@ -20,13 +20,16 @@ import signal
 import threading
 import time
 from argparse import Namespace
-from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
 from fastapi import HTTPException
+from starlette.exceptions import HTTPException as RoutingError
+from starlette.requests import Request
 from starlette.responses import JSONResponse
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
@@ -35,6 +38,7 @@ from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed
 from vllm.sampling_params import RequestOutputKind
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.executor import Executor
 from vllm.v1.metrics.loggers import StatLoggerBase
 
@@ -53,6 +57,7 @@ from scheduler.types import EngineLimits
 
 LOWEST_PRIORITY, HIGHEST_PRIORITY = -(2**62), 2**62
 PARENT_CHECK_S = 1.0
+KILLED_GONE_S = 10.0
 
 
 class IterationCounter(StatLoggerBase):  # type: ignore[misc] # vllm has no types here
@@ -111,6 +116,10 @@ class _Run:
 class LeasedAsyncLLM(AsyncLLM):  # type: ignore[misc] # vllm has no types here
     """An AsyncLLM that generates only under the lease in CURRENT_LEASE."""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._runs: dict[str, _Run] = {}
+        super().__init__(*args, **options)
+
     def generate(self, prompt: Any, sampling_params: Any, request_id: str, **options: Any) -> AsyncGenerator[Any, None]:
         """Open the lease's next generation at once, before any answer starts, and return its stream.
 
@@ -132,11 +141,6 @@ class LeasedAsyncLLM(AsyncLLM):  # type: ignore[misc] # vllm has no types here
                     yield output
         finally:
             del self._runs[run.request_id]
-
-    @property
-    def _runs(self) -> dict[str, _Run]:
-        runs: dict[str, _Run] = self.__dict__.setdefault("_leased_runs", {})
-        return runs
 
     def refresh_runs(self) -> None:
         """Bring the output tokens of every running generation up to date, streamed or not."""
@@ -188,10 +192,10 @@ class VllmEngine:
         async with AsyncExitStack() as opened:
             arguments = _arguments(self.settings)
             llm = await asyncio.to_thread(_create_llm, arguments, self._counter)
-            opened.push_async_callback(asyncio.to_thread, llm.shutdown)
+            opened.push_async_callback(asyncio.to_thread, _end, llm)
             await llm.collective_rpc("exit_with_parent")
             self._limits = _limits(llm.vllm_config)
-            self._app = await opened.enter_async_context(_OpenApplication(llm, arguments))
+            self._app = await opened.enter_async_context(_open_application(llm, arguments))
             self._llm = llm
             self._open = opened.pop_all()
         return self._limits
@@ -221,23 +225,18 @@ class VllmEngine:
         await self._open.aclose()
 
 
-class _OpenApplication:
-    """vLLM's OpenAI application on an engine, with its lifespan, as an async context manager."""
-
-    def __init__(self, llm: LeasedAsyncLLM, arguments: Namespace) -> None:
-        self._llm = llm
-        self._arguments = arguments
-
-    async def __aenter__(self) -> Any:
-        tasks = await self._llm.get_supported_tasks()
-        app = build_app(self._arguments, tasks, self._llm.model_config)
-        await init_app_state(self._llm, app.state, self._arguments, tasks)
-        self._lifespan = app.router.lifespan_context(app)
-        await self._lifespan.__aenter__()
-        return app
-
-    async def __aexit__(self, *error: Any) -> None:
-        await self._lifespan.__aexit__(*error)
+@asynccontextmanager
+async def _open_application(llm: LeasedAsyncLLM, arguments: Namespace) -> AsyncIterator[Any]:
+    """vLLM's OpenAI application on an engine, between the start and the end of its lifespan."""
+    tasks = await llm.get_supported_tasks()
+    app = build_app(arguments, tasks, llm.model_config)
+    app.state.server = SimpleNamespace(should_exit=False)  # the web server that vLLM tells when the engine dies
+    app.exception_handlers[EngineDeadError] = _answer_dead
+    app.exception_handlers[RoutingError] = app.exception_handlers[HTTPException]
+    app.middleware_stack = None  # build_app has built it; it is built again with these handlers
+    await init_app_state(llm, app.state, arguments, tasks)
+    async with app.router.lifespan_context(app):
+        yield app
 
 
 def _arguments(settings: VllmSettings) -> Namespace:
@@ -245,7 +244,8 @@ def _arguments(settings: VllmSettings) -> Namespace:
     words = ["--model", settings.model, "--served-model-name", settings.served_model_name or settings.model]
     words += ["--block-size", str(settings.block_size), "--max-num-seqs", str(settings.max_num_seqs)]
     words += ["--dtype", settings.dtype, "--watermark", str(settings.watermark)]
-    words += ["--disable-log-stats", _switch("enable-prefix-caching", settings.enable_prefix_caching)]
+    words += ["--disable-log-stats", "--no-use-tqdm-on-load"]
+    words += [_switch("enable-prefix-caching", settings.enable_prefix_caching)]
     words += ["--enforce-eager"] if settings.enforce_eager else []
     words += _option("--num-gpu-blocks-override", settings.num_gpu_blocks)
     words += _option("--max-model-len", settings.max_model_len)
@@ -253,7 +253,15 @@ def _arguments(settings: VllmSettings) -> Namespace:
     words += ["--enable-auto-tool-choice"] if settings.enable_auto_tool_choice else []
     words += settings.extra_args
     words += ["--scheduling-policy", "priority", "--worker-extension-cls", f"{__name__}.{ParentWatch.__name__}"]
-    arguments: Namespace = make_arg_parser(FlexibleArgumentParser()).parse_args(words)
+    return _parse(words)
+
+
+def _parse(words: list[str]) -> Namespace:
+    """Raises ValueError where `vllm serve` would print its usage and exit."""
+    try:
+        arguments: Namespace = make_arg_parser(FlexibleArgumentParser()).parse_args(words)
+    except SystemExit as error:
+        raise ValueError(f"vLLM does not take these arguments: {' '.join(words)}") from error
     validate_parsed_serve_args(arguments)
     return arguments
 
@@ -277,6 +285,15 @@ def _create_llm(arguments: Namespace, counter: IterationCounter) -> LeasedAsyncL
     )
 
 
+def _end(llm: LeasedAsyncLLM) -> None:
+    """Shut vLLM down and see its processes gone: it does not wait for those it had to kill."""
+    manager = llm.engine_core.resources.engine_manager
+    processes = list(getattr(manager, "processes", ()))
+    llm.shutdown()
+    for process in processes:
+        process.join(KILLED_GONE_S)
+
+
 def _limits(config: Any) -> EngineLimits:
     return EngineLimits(
         usable_blocks=config.cache_config.num_gpu_blocks - 1,
@@ -289,6 +306,11 @@ def _limits(config: Any) -> EngineLimits:
 def _noticing_disconnects(scope: Scope) -> Scope:
     """The scope under an ASGI version whose streaming responses listen for `http.disconnect`."""
     return {**scope, "asgi": {"version": "3.0", "spec_version": "2.3"}}
+
+
+async def _answer_dead(request: Request, error: Exception) -> JSONResponse:
+    """A dead engine core is no client's fault and may be back: 503 where vLLM says 500."""
+    return _not_running()
 
 
 def _not_running() -> JSONResponse:

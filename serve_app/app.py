@@ -15,5 +15,5 @@ def build(args: dict[str, Any]) -> serve.Application:
     """Build from `args` (`ServingSettings`); raises pydantic's ValidationError naming a wrong setting."""
     settings = ServingSettings.model_validate(args)
     document = settings.model_dump(mode="json")
-    engine = EngineReplica.bind(document["engine"])  # type: ignore[attr-defined]
+    engine = EngineReplica.bind(document["engine"])
     return Ingress.bind(document, engine)  # type: ignore[attr-defined]

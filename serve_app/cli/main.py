@@ -1,11 +1,15 @@
-"""`justitia`: the list of its commands. Each is a function in a file of its own."""
+"""`justitia`: the list of its commands. Each is in a file of its own."""
 
 from __future__ import annotations
 
 import typer
 
+from serve_app.cli.bench import bench
 from serve_app.cli.cancel import cancel
+from serve_app.cli.demo import demo
 from serve_app.cli.explain import explain
+from serve_app.cli.policies import policies
+from serve_app.cli.serve import serve
 from serve_app.cli.status import status
 from serve_app.cli.submit import submit
 
@@ -16,8 +20,9 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
 )
-for command in (submit, status, explain, cancel):
+for command in (demo, serve, submit, status, explain, cancel, policies):
     app.command()(command)
+app.add_typer(bench, name="bench")
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any
 
+import httpx
 import pytest
 
 from scheduler.types import EngineLimits
@@ -193,19 +194,31 @@ async def test_a_client_that_leaves_before_an_answer_stops_its_generation(caller
     assert sum(lease.output_tokens) < LONG_TOKENS
 
 
+async def fill(caller: Caller) -> asyncio.Task[httpx.Response]:
+    """A long call that has the whole engine to itself, from the moment its last sequence runs."""
+    lease = caller.lease(MAX_SEQUENCES)
+    running = asyncio.create_task(caller.complete(lease, n=MAX_SEQUENCES, **LONG))
+
+    def all_run() -> bool:
+        caller.engine.refresh({lease.lease_id: lease})
+        return min(lease.output_tokens, default=0) > 0
+
+    await eventually(all_run, within_s=10)
+    return running
+
+
 async def test_waiting_calls_start_in_priority_order(caller: Caller) -> None:
     """Every call fills the engine, so calls run one after the other; the lowest number is first."""
     ended: list[int] = []
 
-    async def call(priority: int, tokens: int) -> None:
-        body = {"n": MAX_SEQUENCES, "max_tokens": tokens, "ignore_eos": True}
+    async def call(priority: int) -> None:
+        body = {"n": MAX_SEQUENCES, "max_tokens": 60, "ignore_eos": True}
         assert (await caller.complete(caller.lease(MAX_SEQUENCES, priority), **body)).status_code == 200
         ended.append(priority)
 
-    running = asyncio.create_task(call(50, LONG_TOKENS))
-    await eventually(lambda: caller.engine.refresh({}).kv_used_tokens > 0)
-    await asyncio.gather(running, *(call(priority, 60) for priority in (30, -7, 2**40, 20)))
-    assert ended == [50, -7, 20, 30, 2**40]
+    running = await fill(caller)
+    await asyncio.gather(running, *(call(priority) for priority in (30, -7, 2**40, 20)))
+    assert ended == [-7, 20, 30, 2**40]
 
 
 async def test_a_clients_own_priority_has_no_effect(caller: Caller) -> None:
@@ -216,8 +229,7 @@ async def test_a_clients_own_priority_has_no_effect(caller: Caller) -> None:
         await caller.complete(caller.lease(MAX_SEQUENCES, lease_priority), **body)
         ended.append(lease_priority)
 
-    running = asyncio.create_task(caller.complete(caller.lease(MAX_SEQUENCES), n=MAX_SEQUENCES, **LONG))
-    await eventually(lambda: caller.engine.refresh({}).kv_used_tokens > 0)
+    running = await fill(caller)
     await asyncio.gather(running, call(2, -100), call(1, 100))
     assert ended == [1, 2]
 
@@ -245,6 +257,13 @@ async def test_a_clients_mistake_is_a_4xx_in_openais_shape(caller: Caller, body:
     assert error["message"]
     assert error["type"]
     assert (await caller.complete(caller.lease(), max_tokens=1)).status_code == 200
+
+
+@pytest.mark.parametrize(("path", "status"), [("/nowhere", 404), ("/v1/completions", 405)])
+async def test_a_path_or_method_that_is_not_there_is_a_4xx(caller: Caller, path: str, status: int) -> None:
+    response = await caller.http.get(path)
+    assert response.status_code == status
+    assert response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("content", [b"{{", b"[]", b"3", b"\xff\xfe"])

