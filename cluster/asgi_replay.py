@@ -7,7 +7,7 @@ application that its client left, and waits until the application has let go.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 from cluster.engine import CURRENT_LEASE, ActiveLease, Message, Receive, Scope, Send
@@ -45,7 +45,7 @@ class Answer:
 
 async def replay(
     application: AsgiApplication, request: CallRequest, answer: Answer, lease: ActiveLease | None = None
-) -> AsyncIterator[dict[str, Any]]:
+) -> AsyncGenerator[dict[str, Any]]:
     """Run the request; yields the ASGI messages of its answer. An exception of the application comes through.
 
     At most `MAX_MESSAGES_AHEAD` messages wait for a slow reader. The application runs in a task of its own, in
@@ -76,21 +76,37 @@ async def replay(
     task = asyncio.create_task(run())
     try:
         while (message := await messages.get()) is not None:
-            yield message
+            yield _with_followers(message, messages)
         await task
     finally:
         await _leave(task, answer, messages)
+
+
+def _with_followers(message: dict[str, Any], messages: asyncio.Queue[dict[str, Any] | None]) -> dict[str, Any]:
+    """A piece of the body with those that wait behind it, as one: a reader that lags pays for each only once."""
+    if message["type"] != "http.response.body":
+        return message
+    pieces = [message]
+    while pieces[-1].get("more_body", False) and not messages.empty():
+        follower = messages.get_nowait()
+        if follower is None or follower["type"] != "http.response.body":
+            messages.put_nowait(follower)  # the end of the answer: nothing else was behind it
+            break
+        pieces.append(follower)
+    body = b"".join(piece.get("body", b"") for piece in pieces)
+    return {"type": "http.response.body", "body": body, "more_body": pieces[-1].get("more_body", False)}
 
 
 async def _leave(task: asyncio.Task[None], answer: Answer, messages: asyncio.Queue[dict[str, Any] | None]) -> None:
     """Let a task that still runs see its client leave; cancel it when that does not end it."""
     answer.disconnect()
     deadline_s = asyncio.get_running_loop().time() + LEAVE_S
-    while not task.done() and asyncio.get_running_loop().time() < deadline_s:
-        while not messages.empty():
-            messages.get_nowait()
-        await asyncio.wait({task}, timeout=0.05)
-    if not task.done():
+    try:
+        while not task.done() and asyncio.get_running_loop().time() < deadline_s:
+            while not messages.empty():
+                messages.get_nowait()
+            await asyncio.wait({task}, timeout=0.05)
+    finally:  # a second cancellation ends the patience, not the duty
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 

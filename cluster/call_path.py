@@ -8,7 +8,8 @@ cannot be taken back.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any, Protocol
 
 from ray.exceptions import RayActorError
@@ -24,13 +25,13 @@ from scheduler.types import CallKey
 
 
 class AnswerBroken(Exception):
-    """The replica was lost in the middle of an answer."""
+    """The engine failed, or the replica was lost in the middle of an answer."""
 
 
 class Replicas(Protocol):
     """The replicas of one engine deployment."""
 
-    def serve_call(self, replica_id: str, request: CallRequest) -> AsyncIterator[dict[str, Any]]: ...
+    def serve_call(self, replica_id: str, request: CallRequest) -> AsyncGenerator[dict[str, Any]]: ...
 
 
 class ServeReplicas:
@@ -39,7 +40,7 @@ class ServeReplicas:
     def __init__(self, handle: Any) -> None:
         self._handle = handle.options(stream=True, _by_reference=False)
 
-    async def serve_call(self, replica_id: str, request: CallRequest) -> AsyncIterator[dict[str, Any]]:
+    async def serve_call(self, replica_id: str, request: CallRequest) -> AsyncGenerator[dict[str, Any]]:
         """Have one replica run a call; yields its ASGI messages, and cancels it there when the reader leaves."""
         handle = self._handle.options(session_id=replica_session(replica_id))
         stream = handle.serve_call.remote(request)
@@ -49,7 +50,7 @@ class ServeReplicas:
         finally:
             stream.cancel()
 
-    async def pass_through(self, request: CallRequest) -> AsyncIterator[dict[str, Any]]:
+    async def pass_through(self, request: CallRequest) -> AsyncGenerator[dict[str, Any]]:
         """Have any replica answer a request that generates nothing."""
         stream = self._handle.pass_through.remote(request)
         try:
@@ -68,49 +69,55 @@ async def run_call(
     ready: CallReady,
     request: CallRequest,
     reveal: CallRevealed | None = None,
-) -> AsyncIterator[dict[str, Any]]:
+) -> AsyncGenerator[dict[str, Any]]:
     """Announce a call, wait for its grant and stream its answer's ASGI messages.
 
     `reveal` introduces a call that the scheduler does not know yet; `request.lease_id` is filled in from the
-    grant. Raises CallRefused when the scheduler refuses the call, and
-    AnswerBroken. However this ends, the scheduler hears of it.
+    grant. Raises CallRefused when the scheduler refuses the call, and AnswerBroken. However this ends, the
+    scheduler hears of it.
     """
     key = CallKey(ready.application_id, ready.call_id)
-    waiting = link.expect(key)
-    link.tell(*([] if reveal is None else [reveal]), ready)
     complete = False
+    with link.expecting(key) as grants:
+        link.tell(*([] if reveal is None else [reveal]), ready)
+        try:
+            while not complete:
+                grant = await grants.next()
+                async with aclosing(_attempt(link, replicas, grant, request)) as messages:
+                    async for message in messages:
+                        complete = complete or _is_last(message)
+                        yield message
+        finally:
+            if not complete:
+                link.cancel(key, "its client left")
+
+
+async def _attempt(
+    link: SchedulerLink, replicas: Replicas, grant: Grant, request: CallRequest
+) -> AsyncGenerator[dict[str, Any]]:
+    """The answer under one grant; nothing when the replica was lost, or stopped, before its first message."""
+    begun = complete = False
     try:
-        while not complete:
-            grant = await waiting
-            waiting = link.expect(key)
-            begun = False
-            try:
-                async for message in replicas.serve_call(grant.replica_id, _under(request, grant)):
-                    begun = True
-                    complete = complete or _is_last(message)
-                    yield message
-                if not complete:
-                    raise AnswerBroken("the answer was stopped before its end")
-            except AnswerBroken:
-                raise
-            except Exception as error:  # whatever the replica raises; the parent sorts it
-                if complete:
-                    return
-                _report_loss(link, key, grant, error, begun)
-    finally:
-        waiting.cancel()
+        async with aclosing(replicas.serve_call(grant.replica_id, _under(request, grant))) as messages:
+            async for message in messages:
+                begun, complete = True, complete or _is_last(message)
+                yield message
+    except Exception as error:  # whatever the replica raises; the parent sorts it
         if not complete:
-            link.cancel(key, "its client left")
+            _report_loss(link, grant, error, begun)
+        return
+    if begun and not complete:
+        raise AnswerBroken("the answer was stopped before its end")
 
 
-def _report_loss(link: SchedulerLink, key: CallKey, grant: Grant, error: Exception, begun: bool) -> None:
+def _report_loss(link: SchedulerLink, grant: Grant, error: Exception, begun: bool) -> None:
     if not isinstance(error, _LOST):
-        link.tell(CallFailed(grant.lease_id, repr(error)))
-        raise error
+        link.tell(CallFailed(grant.lease_id, f"the engine failed: {error!r}"))
+        raise AnswerBroken(f"the engine failed: {error!r}") from error
     if begun:
         link.tell(CallFailed(grant.lease_id, f"the replica was lost in the middle of the answer: {error!r}"))
-        raise AnswerBroken(str(error)) from error
-    link.held.lose_grant(*key)
+        raise AnswerBroken(f"the replica was lost in the middle of the answer: {error!r}") from error
+    link.held.lose_grant(grant)
     link.tell(CallLost(grant.lease_id, repr(error)))
 
 
@@ -132,12 +139,13 @@ def _is_last(message: dict[str, Any]) -> bool:
     return message["type"] == "http.response.body" and not message.get("more_body", False)
 
 
-async def drain(stream: AsyncIterator[dict[str, Any]]) -> tuple[int, bytes]:
+async def drain(stream: AsyncGenerator[dict[str, Any]]) -> tuple[int, bytes]:
     """The status and the whole body of an answer."""
     status, body = 0, bytearray()
-    async for message in stream:
-        if message["type"] == "http.response.start":
-            status = message["status"]
-        elif message["type"] == "http.response.body":
-            body += message.get("body", b"")
+    async with aclosing(stream):
+        async for message in stream:
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            elif message["type"] == "http.response.body":
+                body += message.get("body", b"")
     return status, bytes(body)

@@ -27,7 +27,9 @@ class DirectPort:
 
     async def open(self) -> int:
         """Start to listen; returns the port. Raises TimeoutError when the server does not start."""
-        config = uvicorn.Config(self._answer, host="127.0.0.1", port=0, log_level="error", lifespan="off")
+        config = uvicorn.Config(
+            self._answer, host="127.0.0.1", port=0, log_level="error", lifespan="off", interface="asgi3"
+        )
         self._server = uvicorn.Server(config)
         self._server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]  # the process is Ray's
         self._serving = asyncio.create_task(self._server.serve())

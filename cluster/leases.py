@@ -1,14 +1,15 @@
 """The leases of one replica: granted, then claimed by the request that comes, then ended.
 
 Laws: a lease is claimed at most once; a lease that was aborted, or that an earlier scheduler granted and nobody
-claimed, is refused; every claimed lease ends in exactly one fact; facts are kept until the scheduler has them.
-Grants wait for their requests no longer than the scheduler lets them.
+claimed, is refused; every claimed lease ends in exactly one fact; facts are kept until the scheduler has them, and
+the latest ends longer, for a scheduler that takes over before the ingress heard of them. Grants wait for their
+requests no longer than the scheduler lets them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ from scheduler.cost import memory_cost
 from scheduler.events import CallFailed, CallFinished, CallStarted, CallStopped
 
 MAX_REMEMBERED = 100_000
+MAX_RESTATED = 1_000
 CLAIM_WAIT_S = 5.0
 
 
@@ -37,6 +39,7 @@ class LeaseTable:
         self._running: dict[str, _Running] = {}
         self._refused: OrderedDict[str, str] = OrderedDict()
         self._facts: list[LeaseFact] = []
+        self._acknowledged_ends: deque[LeaseFact] = deque(maxlen=MAX_RESTATED)
         self._arrived = asyncio.Condition()
         self._ended_cost = 0.0
 
@@ -56,11 +59,12 @@ class LeaseTable:
 
         Counting every running sequence's p + i at each of its iterations i, as the engine goes, gives this sum.
         """
-        running = (memory_cost(lease.prompt_tokens, lease.output_tokens) for lease in self.active.values())
-        return self._ended_cost + sum(running)
+        return self._ended_cost + sum(_cost(running.lease) for running in self._running.values())
 
     def acknowledge(self, count: int) -> None:
         """The scheduler has the oldest `count` facts."""
+        ends = (fact for fact in self._facts[:count] if not isinstance(fact, CallStarted))
+        self._acknowledged_ends.extend(ends)
         del self._facts[:count]
 
     async def apply(self, reply: PullReply) -> None:
@@ -73,22 +77,28 @@ class LeaseTable:
         async with self._arrived:
             self._arrived.notify_all()
 
-    def forget_unclaimed(self, epoch: int) -> None:
-        """A scheduler of another epoch has taken over: what the earlier one granted and nobody claimed is void."""
+    def follow(self, epoch: int) -> None:
+        """A scheduler of another epoch has taken over.
+
+        What the earlier one granted and nobody claimed is void. Ends that only the earlier one knew are stated
+        again, since the ingress that gives such a call back may not have heard of its end.
+        """
         for lease_id, grant in list(self._granted.items()):
             if grant.epoch != epoch:
                 self._refuse(lease_id, "its scheduler was replaced")
+        self._facts = [*self._acknowledged_ends, *self._facts]
+        self._acknowledged_ends.clear()
 
     async def claim(self, request: CallRequest, stop: Callable[[], object]) -> ActiveLease:
         """Begin the call of a lease; `stop` ends it early. Raises LeaseRefused.
 
         A request may overtake the grant that it follows, so an unknown lease is waited for a moment.
         """
-        async with self._arrived:
-            try:
-                await asyncio.wait_for(self._arrived.wait_for(lambda: self._is_known(request.lease_id)), CLAIM_WAIT_S)
-            except TimeoutError:
-                raise LeaseRefused(f"no grant for lease {request.lease_id}") from None
+        try:
+            async with asyncio.timeout(CLAIM_WAIT_S), self._arrived:
+                await self._arrived.wait_for(lambda: self._is_known(request.lease_id))
+        except TimeoutError:
+            raise LeaseRefused(f"no grant for lease {request.lease_id}") from None
         if request.lease_id not in self._granted:
             raise LeaseRefused(f"lease {request.lease_id} {self._refused.get(request.lease_id, 'is in use')}")
         grant = self._granted.pop(request.lease_id)
@@ -114,7 +124,7 @@ class LeaseTable:
         if self._running.pop(lease.lease_id, None) is None:
             return
         lease.revoked = True
-        self._ended_cost += memory_cost(lease.prompt_tokens, lease.output_tokens)
+        self._ended_cost += _cost(lease)
         self._state(fact)
 
     def _state(self, fact: LeaseFact) -> None:
@@ -136,6 +146,10 @@ class LeaseTable:
 
     def _is_known(self, lease_id: str) -> bool:
         return lease_id in self._granted or lease_id in self._refused or lease_id in self._running
+
+
+def _cost(lease: ActiveLease) -> float:
+    return sum(memory_cost(use.prompt_tokens, use.output_tokens) for use in lease.uses)
 
 
 def _forget_oldest(remembered: OrderedDict[str, Grant] | OrderedDict[str, str]) -> None:

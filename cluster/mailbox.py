@@ -35,5 +35,6 @@ class Mailbox:
         if not self._actions:
             self._arrived.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._arrived.wait(), wait_s)
+                async with asyncio.timeout(wait_s):
+                    await self._arrived.wait()
         return tuple(self._actions), self._first + len(self._actions) - 1

@@ -8,24 +8,20 @@ sees as `http.disconnect`. Whatever way a call takes, its lease ends in one fact
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 from pydantic import TypeAdapter
 from ray import serve
 
-from cluster.asgi_replay import Answer, replay
-from cluster.engine import ActiveLease
+from cluster.call_server import CallServer
 from cluster.engines import EngineSettings, SimulatedSettings, VllmSettings, create_engine
 from cluster.messages import CallRequest
 from cluster.models import prepare_model
 from cluster.replica_agent import ReplicaAgent
 from cluster.replica_router import router_config
 from cluster.scheduler_client import SchedulerClient
-from cluster.telemetry import log_event
-
-logger = logging.getLogger("ray.serve")
 
 DEPLOYMENT = "EngineReplica"
 
@@ -38,37 +34,20 @@ class Replica:
         limits = await self.engine.start()
         self._replica_id = serve.get_replica_context().replica_id.unique_id
         self._agent = ReplicaAgent(self._replica_id, self.engine, limits, SchedulerClient.connect())
+        self._calls = CallServer(self.engine, self._agent.leases)
         self._agent.start()
 
     async def serve_call(self, request: CallRequest) -> AsyncIterator[dict[str, Any]]:
         """Run one granted call; yields the answer's ASGI messages. Raises LeaseRefused before the first of them."""
-        answer = Answer()
-        lease = await self._agent.leases.claim(request, answer.disconnect)
-        log_event(
-            logger,
-            "call_started",
-            application_id=request.application_id,
-            call_id=request.call_id,
-            lease=request.lease_id,
-        )
-        try:
-            async for message in replay(self.engine.asgi, request, answer, lease):
+        async with aclosing(self._calls.serve(request)) as messages:
+            async for message in messages:
                 yield message
-        finally:
-            self._settle(lease, answer)
-
-    def _settle(self, lease: ActiveLease, answer: Answer) -> None:
-        if not answer.complete or lease.revoked:
-            self._agent.leases.stopped(lease)
-        elif answer.status >= 400:
-            self._agent.leases.fail(lease, f"the engine answered {answer.status}")
-        else:
-            self._agent.leases.finish(lease)
 
     async def pass_through(self, request: CallRequest) -> AsyncIterator[dict[str, Any]]:
         """Answer a request that generates nothing, such as the list of models; a generation is refused."""
-        async for message in replay(self.engine.asgi, request, Answer()):
-            yield message
+        async with aclosing(self._calls.pass_through(request)) as messages:
+            async for message in messages:
+                yield message
 
     async def check_health(self) -> None:
         """Fail when the engine or the talk with the scheduler has ended."""

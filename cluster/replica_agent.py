@@ -25,6 +25,7 @@ PULL_WAIT_S = 1.0
 REPORT_S = 0.25
 IDLE_REPORT_S = 1.0
 RETRY_S = 0.2
+LEAVE_S = 1.0
 MAX_GRANTS = 256
 
 
@@ -67,7 +68,8 @@ class ReplicaAgent:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
-            await asyncio.wait_for(self._scheduler.report(self._report(leaving=True)), 1.0)
+            async with asyncio.timeout(LEAVE_S):
+                await self._scheduler.report(self._report(leaving=True))
         except Exception as error:  # the scheduler may be gone already, and will notice the silence
             log_event(logger, "leave_unheard", replica_id=self._replica_id, error=repr(error))
 
@@ -88,26 +90,31 @@ class ReplicaAgent:
         self._meet(reply.epoch)
         if reply.epoch == self._epoch:
             await self.leases.apply(reply)
+        else:
+            await asyncio.sleep(RETRY_S)  # an older scheduler answered; the one of our epoch will
 
     async def _report_once(self) -> None:
         wait_s = REPORT_S if self.leases.active else IDLE_REPORT_S
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._news.wait(), wait_s if self._epoch else 0.0)
+            async with asyncio.timeout(wait_s if self._epoch else 0.0):
+                await self._news.wait()
         self._news.clear()
         report = self._report()
         reply = await self._scheduler.report(report)
         self._meet(reply.epoch)
-        if reply.accepted:
+        if reply.epoch < self._epoch:
+            await asyncio.sleep(RETRY_S)  # an older scheduler answered, and what it knows is lost with it
+        elif reply.accepted:
             self.leases.acknowledge(len(report.facts))
-        else:
-            self._news.set()
+            return
+        self._news.set()
 
     def _meet(self, epoch: int) -> None:
         """Follow the scheduler with the highest epoch; an older one that still answers is ignored."""
         if epoch > self._epoch:
             log_event(logger, "scheduler_met", replica_id=self._replica_id, epoch=epoch)
             self._epoch = epoch
-            self.leases.forget_unclaimed(epoch)
+            self.leases.follow(epoch)
 
     def _report(self, leaving: bool = False) -> Report:
         active = self.leases.active

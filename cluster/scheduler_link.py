@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from cluster.clock import monotonic_s
@@ -18,7 +18,7 @@ from cluster.held_calls import HeldCalls
 from cluster.messages import Collection, CollectionReply, Submission, SubmissionReply
 from cluster.telemetry import log_event
 from scheduler.actions import Action, Grant, PublishCallEnd, Refusal, Reject
-from scheduler.events import ApplicationCancelled, ApplicationClosed, CallCancelled, CallFailed, Event
+from scheduler.events import ApplicationCancelled, ApplicationClosed, CallCancelled, CallFailed, CallFinished, Event
 from scheduler.types import CallKey
 
 logger = logging.getLogger("ray.serve")
@@ -48,6 +48,34 @@ class CallRefused(Exception):
         self.refusal = refusal
 
 
+class PendingGrants:
+    """Where the grants of one call arrive. A later one replaces an earlier one that was not taken, since it is void."""
+
+    def __init__(self) -> None:
+        self._grant: Grant | None = None
+        self._refused: CallRefused | None = None
+        self._arrived = asyncio.Event()
+
+    async def next(self) -> Grant:
+        """The latest grant, each once. Raises CallRefused when the scheduler has refused or ended the call."""
+        while self._grant is None and self._refused is None:
+            self._arrived.clear()
+            await self._arrived.wait()
+        if self._refused is not None:
+            raise self._refused
+        grant, self._grant = self._grant, None
+        assert grant is not None
+        return grant
+
+    def put(self, grant: Grant) -> None:
+        self._grant = grant
+        self._arrived.set()
+
+    def refuse(self, refused: CallRefused) -> None:
+        self._refused = self._refused or refused  # the first says why, a later one that it has ended
+        self._arrived.set()
+
+
 class SchedulerLink:
     """One ingress's link, from `start` to `stop`. `live_replicas` says whom this ingress can call."""
 
@@ -65,8 +93,9 @@ class SchedulerLink:
         self._sequence = 0
         self._collected = 0
         self._outbox: list[Event] = []
+        self._under_way: int | None = None
         self._news = asyncio.Event()
-        self._waiting: dict[CallKey, asyncio.Future[Grant]] = {}
+        self._expected: dict[CallKey, PendingGrants] = {}
         self._listeners: dict[str, Listener] = {}
         self._general_listener: Listener | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -108,26 +137,22 @@ class SchedulerLink:
         """Stop listening; idempotent."""
         self._listeners.pop(application_id, None)
 
-    def expect(self, key: CallKey) -> asyncio.Future[Grant]:
-        """The grant of a call, to be awaited; register before telling that the call is ready.
+    @contextmanager
+    def expecting(self, key: CallKey) -> Iterator[PendingGrants]:
+        """The grants of a call; to be entered before telling that the call is ready, and left when it is answered.
 
-        Raises CallRefused when the scheduler refuses or ends the call. Cancelling the future gives up waiting,
-        not the call: tell `CallCancelled` for that.
+        Leaving gives up waiting, not the call: tell `CallCancelled` for that.
         """
-        future: asyncio.Future[Grant] = asyncio.get_running_loop().create_future()
-        self._waiting[key] = future
-        future.add_done_callback(lambda done: self._forget(key, done))
-        return future
+        grants = self._expected[key] = PendingGrants()
+        try:
+            yield grants
+        finally:
+            if self._expected.get(key) is grants:
+                del self._expected[key]
 
     def cancel(self, key: CallKey, reason: str) -> None:
         """Nobody waits for this call any more."""
         self.tell(CallCancelled(key.application_id, key.call_id, reason))
-
-    def _forget(self, key: CallKey, future: asyncio.Future[Grant]) -> None:
-        if not future.cancelled():
-            future.exception()  # a refusal that nobody awaits any more is no error
-        if self._waiting.get(key) is future:
-            del self._waiting[key]
 
     async def _persist(self, once: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -140,24 +165,32 @@ class SchedulerLink:
     async def _submit_once(self) -> None:
         if self._epoch and not self._outbox:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), VIEW_S)
+                async with asyncio.timeout(VIEW_S):
+                    await self._news.wait()
         self._news.clear()
-        batch = tuple(self._outbox)
+        batch = self._next_batch()
         submission = Submission(self.ingress_id, self._epoch, self._sequence + 1, batch, self._live_replicas())
         reply = await self._scheduler.submit(submission)
         if reply.accepted:
             self._sequence += 1
+            self._under_way = None
             del self._outbox[: len(batch)]
         elif reply.epoch > self._epoch:
             self._introduce(reply.epoch)
         else:
             await asyncio.sleep(RETRY_S)  # an older scheduler answered; the one of our epoch will
 
+    def _next_batch(self) -> tuple[Event, ...]:
+        """What goes out next. A batch whose fate is unknown goes out again unchanged: it may have been applied."""
+        if self._under_way is None:
+            self._under_way = len(self._outbox)
+        return tuple(self._outbox[: self._under_way])
+
     def _introduce(self, epoch: int) -> None:
         """A later scheduler has taken over: it hears of all that is held, which the outbox is part of."""
         log_event(logger, "scheduler_met", ingress_id=self.ingress_id, epoch=epoch)
         endings = [event for event in self._outbox if isinstance(event, _ENDINGS)]
-        self._epoch, self._sequence, self._collected = epoch, 0, 0
+        self._epoch, self._sequence, self._collected, self._under_way = epoch, 0, 0, None
         self._outbox = [*self.held.reintroduction(monotonic_s()), *endings]
 
     async def _collect_once(self) -> None:
@@ -173,34 +206,53 @@ class SchedulerLink:
         first = reply.last - len(reply.actions) + 1
         for number, action in enumerate(reply.actions, first):
             if number > self._collected:
+                self._collected = number  # taken once, even if a listener raises
                 self._take(action)
-        self._collected = max(self._collected, reply.last)
 
     def _take(self, action: Action) -> None:
         self.held.note_action(action)
         match action:
-            case Grant(application_id=application_id, call_id=call_id):
-                self._resolve(CallKey(application_id, call_id), action)
+            case Grant():
+                self._take_grant(action)
             case Reject(application_id, call_id, refusal, message) if call_id is not None:
                 self._refuse(CallKey(application_id, call_id), CallRefused(refusal, message))
-            case PublishCallEnd(application_id, call_id, outcome, reason) if outcome != "finished":
-                refused = CallRefused(Refusal.CANCELLED, f"{outcome}: {reason}")
-                self._refuse(CallKey(application_id, call_id), refused)
+            case PublishCallEnd(application_id, call_id, outcome, reason):
+                self._refuse(CallKey(application_id, call_id), _ended(outcome, reason))
             case _:
                 pass
         for listener in (self._general_listener, self._listeners.get(_application_of(action))):
             if listener is not None:
                 listener(action)
 
-    def _resolve(self, key: CallKey, grant: Grant) -> None:
-        future = self._waiting.get(key)
-        if future is not None and not future.done():
-            future.set_result(grant)
+    def _take_grant(self, grant: Grant) -> None:
+        """Hand a grant to whoever waits. Where nobody does, the call has its answer, or was given up before.
+
+        Its replica was lost after the answer and before the report of it; the true numbers went with it, and the
+        expected ones stand in for them.
+        """
+        key = CallKey(grant.application_id, grant.call_id)
+        if key in self._expected:
+            self._expected[key].put(grant)
+            return
+        held = self.held.applications.get(key.application_id)
+        call = None if held is None else held.calls.get(key.call_id)
+        if call is not None:
+            spec = call.latest_spec
+            self.tell(
+                CallFinished(grant.lease_id, spec.prompt_tokens, (spec.predicted_output_tokens,) * spec.sequences)
+            )
 
     def _refuse(self, key: CallKey, refused: CallRefused) -> None:
-        future = self._waiting.get(key)
-        if future is not None and not future.done():
-            future.set_exception(refused)
+        if key in self._expected:
+            self._expected[key].refuse(refused)
+
+
+def _ended(outcome: str, reason: str) -> CallRefused:
+    """Why nobody need wait for a call any more; one that reads its answer already does not notice."""
+    if outcome == "finished":
+        return CallRefused(Refusal.LOST, "the engine finished, but its answer was lost on the way")
+    refusal = Refusal.CANCELLED if outcome == "cancelled" else Refusal.LOST
+    return CallRefused(refusal, f"{outcome}: {reason}")
 
 
 def _application_of(action: Action) -> str:

@@ -5,8 +5,9 @@ event loop, and nothing awaits between a fact and the delivery of the core's ord
 whole.
 
 Laws: an offer reaches the core only from a replica that every ingress can call (a draining replica pulls for
-seconds after routers dropped it); grants go to the parked pull that they answer and to the ingress that holds
-the call; a message of another epoch changes nothing; repeats of submissions, reports and facts change nothing.
+seconds after routers dropped it; an ingress that knows no replica yet, or is silent, has no say); grants go to
+the parked pull that they answer and to the ingress that holds the call; a message of another epoch changes
+nothing; repeats of submissions, reports and facts change nothing.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ logger = logging.getLogger("ray.serve")
 
 MAX_RECORDS = 10_000
 MAX_EARLY_FACTS = 10_000
+MAX_ABSENT_INGRESSES = 1_000
 ADOPTION_WAIT_S = 5.0
+VIEW_AGE_S = 3.0
 MAX_WAIT_S = 1.0
 
 _INTRODUCTIONS = (ApplicationArrived, CallRevealed)
@@ -110,6 +113,7 @@ class SchedulerService:
         self._log = _open_log(settings, header)
         self._telemetry = SchedulerTelemetry()
         self._ingresses: dict[str, _Ingress] = {}
+        self._absent_ingresses: OrderedDict[str, _Ingress] = OrderedDict()
         self._application_owners: dict[str, str] = {}
         self._call_owners: dict[CallKey, str] = {}
         self._links: dict[str, _ReplicaLink] = {}
@@ -133,7 +137,6 @@ class SchedulerService:
         ingress.sequence = submission.sequence
         self._see_replicas(ingress, submission.live_replicas)
         for event in submission.events:
-            self._take_ownership(submission.ingress_id, ingress, event)
             self._handle(event, submission.ingress_id)
             if isinstance(event, CallAdopted) and event.lease_id in self._early_facts:
                 self._handle(self._early_facts.pop(event.lease_id))
@@ -144,14 +147,17 @@ class SchedulerService:
         if collection.epoch != self.epoch:
             return CollectionReply(self.epoch, (), 0)
         mailbox = self._ingress(collection.ingress_id).mailbox
-        mailbox.last_seen_s = self._clock()
         actions, last = await mailbox.collect(collection.after, min(collection.wait_s, MAX_WAIT_S))
         return CollectionReply(self.epoch, actions, last)
 
     def _ingress(self, ingress_id: str) -> _Ingress:
+        """The ingress that has just been heard; one that was given up comes back to the mail that it missed."""
         if ingress_id not in self._ingresses:
-            self._ingresses[ingress_id] = _Ingress(Mailbox(self._clock()), frozenset())
-        return self._ingresses[ingress_id]
+            absent = self._absent_ingresses.pop(ingress_id, None)
+            self._ingresses[ingress_id] = absent or _Ingress(Mailbox(self._clock()), frozenset())
+        ingress = self._ingresses[ingress_id]
+        ingress.mailbox.last_seen_s = self._clock()
+        return ingress
 
     async def _wait_for_adopting_replicas(self, events: Iterable[Event]) -> None:
         """A scheduler started anew hears of running calls before it hears of the replicas that run them."""
@@ -160,21 +166,29 @@ class SchedulerService:
         while named - self.core.replicas.keys() and self._clock() < deadline_s:  # noqa: ASYNC110 - rare, short
             await asyncio.sleep(0.05)
 
-    def _take_ownership(self, ingress_id: str, ingress: _Ingress, event: Event) -> None:
-        """Whoever introduces an application or a call hears of it; introducing it a second time changes nothing."""
+    def _known(self, event: Event) -> set[CallKey]:
+        """Which of the names that an event introduces the core knows; an application's own has no call id."""
         if isinstance(event, ApplicationArrived):
-            self._own_application(ingress_id, ingress, event.application.application_id)
+            application_id, call_ids = event.application.application_id, [""]
         elif isinstance(event, CallRevealed):
-            self._own_application(ingress_id, ingress, event.application_id)
-            key = CallKey(event.application_id, event.call.call_id)
-            if key not in self._call_owners:
+            application_id, call_ids = event.application_id, ["", event.call.call_id]
+        else:
+            return set()
+        application = self.core.applications.get(application_id)
+        if application is None:
+            return set()
+        return {CallKey(application_id, name) for name in call_ids if not name or name in application.calls}
+
+    def _own(self, ingress_id: str, introduced: Iterable[CallKey]) -> None:
+        """Whoever introduces an application or a call hears of it; what is refused or known belongs to nobody new."""
+        ingress = self._ingresses[ingress_id]
+        for key in introduced:
+            if key.call_id:
                 self._call_owners[key] = ingress_id
                 ingress.calls.add(key)
-
-    def _own_application(self, ingress_id: str, ingress: _Ingress, application_id: str) -> None:
-        if application_id not in self.core.applications:
-            self._application_owners[application_id] = ingress_id
-            ingress.applications.add(application_id)
+            else:
+                self._application_owners[key.application_id] = ingress_id
+                ingress.applications.add(key.application_id)
 
     # ---- replicas
 
@@ -207,6 +221,7 @@ class SchedulerService:
         self._handle(self._progress(link, report))
         for fact in report.facts:
             self._apply_fact(fact)
+        self._take_back_strays(report, link)
         if report.leaving:
             self._drop_replica(report.replica_id, "the replica has stopped")
         return ReportReply(self.epoch, accepted=True)
@@ -221,9 +236,10 @@ class SchedulerService:
         before = link.served_token_iterations
         served = 0.0 if before is None else max(0.0, report.served_token_iterations - before)
         iterations = 0 if before is None else max(0, report.iterations - link.iterations)
-        link.served_token_iterations, link.iterations = report.served_token_iterations, report.iterations
+        link.served_token_iterations = max(before or 0.0, report.served_token_iterations)
+        link.iterations = max(link.iterations, report.iterations)
         self._telemetry.preempted(max(0, report.preemptions - link.preemptions))
-        link.preemptions = report.preemptions
+        link.preemptions = max(link.preemptions, report.preemptions)
         return ProgressReported(report.replica_id, served, iterations, report.kv_used_tokens, report.generated)
 
     def _apply_fact(self, fact: LeaseFact) -> None:
@@ -234,8 +250,18 @@ class SchedulerService:
         while len(self._early_facts) > MAX_EARLY_FACTS:
             self._early_facts.popitem(last=False)
 
+    def _take_back_strays(self, report: Report, link: _ReplicaLink) -> None:
+        """A replica that was given up for lost may come back: what it still runs has been granted anew."""
+        ours = f"{self.epoch}-"
+        running = [lease_id for lease_id, _ in report.generated if lease_id.startswith(ours)]
+        link.aborts.extend(lease for lease in running if lease not in self.core.leases and lease not in link.aborts)
+        if link.aborts:
+            self._reply(report.replica_id, link)
+
     def _is_live(self, replica_id: str) -> bool:
-        views = [ingress.live_replicas for ingress in self._ingresses.values()]
+        since_s = self._clock() - VIEW_AGE_S
+        heard = [ingress for ingress in self._ingresses.values() if ingress.mailbox.last_seen_s >= since_s]
+        views = [ingress.live_replicas for ingress in heard if ingress.live_replicas]
         return bool(views) and all(replica_id in view for view in views)
 
     def _see_replicas(self, ingress: _Ingress, live_replicas: frozenset[str]) -> None:
@@ -285,8 +311,8 @@ class SchedulerService:
         return now_s - last_seen_s > self.settings.replica_timeout_s
 
     def _drop_ingress(self, ingress_id: str) -> None:
-        """An ingress that is gone takes the clients of its calls with it."""
-        ingress = self._ingresses.pop(ingress_id)
+        """An ingress that is gone takes the clients of its calls with it. Its mail is kept, should it come back."""
+        ingress = self._ingresses[ingress_id]
         reason = "its ingress is gone"
         log_event(logger, "ingress_gone", ingress_id=ingress_id, calls=len(ingress.calls))
         for key in list(ingress.calls):
@@ -295,6 +321,9 @@ class SchedulerService:
             application = self.core.applications.get(application_id)
             if application is not None and not application.spec.open:
                 self._handle(ApplicationCancelled(application_id, reason))
+        self._absent_ingresses[ingress_id] = self._ingresses.pop(ingress_id)
+        while len(self._absent_ingresses) > MAX_ABSENT_INGRESSES:
+            self._absent_ingresses.popitem(last=False)
 
     def change_settings(self, settings: SchedulerSettings) -> None:
         """Take other limits, another clock rate or policy in place; nothing that waits or runs is lost."""
@@ -332,16 +361,20 @@ class SchedulerService:
         now_s = self._clock()
         if self._log is not None:
             self._log.write(event_to_json(now_s, event) + "\n")
+        known = self._known(event)
         actions = self.core.handle(now_s, event)
+        if sender is not None:
+            self._own(sender, self._known(event) - known)
         if self.settings.check_invariants:
             invariants.check(self.core)
         grants: dict[str, list[Grant]] = {}
         for action in actions:
             self._telemetry.count(action)
             self._deliver(action, grants, sender if isinstance(event, _INTRODUCTIONS) else None)
-        concerned = [replica_id for replica_id, link in self._links.items() if link.aborts or replica_id in grants]
-        for replica_id in concerned:
-            self._reply(replica_id, self._links[replica_id], grants.get(replica_id, ()))
+        for replica_id, batch in grants.items():
+            self._reply(replica_id, self._links[replica_id], batch)
+        for replica_id in [replica_id for replica_id, link in self._links.items() if link.aborts]:
+            self._reply(replica_id, self._links[replica_id])  # after the grants: this withdraws unused offers
 
     def _deliver(self, action: Action, grants: dict[str, list[Grant]], introducer: str | None) -> None:
         match action:
@@ -404,7 +437,9 @@ class SchedulerService:
         self._put(self._application_owners.get(application_id), action)
 
     def _put(self, ingress_id: str | None, action: Action) -> None:
-        ingress = self._ingresses.get(ingress_id) if ingress_id is not None else None
+        if ingress_id is None:
+            return
+        ingress = self._ingresses.get(ingress_id) or self._absent_ingresses.get(ingress_id)
         if ingress is not None:
             ingress.mailbox.put(action)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 from typing import Any
 
 from fastapi import Request
@@ -64,7 +65,8 @@ def last_event_id(request: Request) -> int:
 
 
 async def server_sent(
-    follow: Callable[[str, int], AsyncIterator[dict[str, Any]]], application_id: str, after: int
+    follow: Callable[[str, int], AsyncGenerator[dict[str, Any]]], application_id: str, after: int
 ) -> AsyncIterator[str]:
-    async for event in follow(application_id, after):
-        yield f"id: {event['id']}\nevent: {event['event']}\ndata: {json.dumps(event)}\n\n"
+    async with aclosing(follow(application_id, after)) as events:
+        async for event in events:
+            yield f"id: {event['id']}\nevent: {event['event']}\ndata: {json.dumps(event)}\n\n"

@@ -7,7 +7,8 @@ names no application belongs to one open application for all of its kind, which 
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,7 +68,7 @@ class Inference:
 
     def answer_open(
         self, counted: CountedCall, headers: tuple[tuple[bytes, bytes], ...]
-    ) -> tuple[CallKey, AsyncIterator[dict[str, Any]]]:
+    ) -> tuple[CallKey, AsyncGenerator[dict[str, Any]]]:
         """Reveal the request as a call of its (open) application; its key and its answer's ASGI messages."""
         hints = counted.request.hints
         key = CallKey(hints.application_id or ANONYMOUS_APPLICATION, f"call-{uuid.uuid4().hex[:16]}")
@@ -89,13 +90,12 @@ class Inference:
         reveal = CallRevealed(key.application_id, call, opens)
         return key, self._tracked(key, counted, predicted, headers, reveal)
 
-    async def answer_member(
+    def answer_member(
         self, key: CallKey, counted: CountedCall, predicted_output_tokens: int
-    ) -> AsyncIterator[dict[str, Any]]:
+    ) -> AsyncGenerator[dict[str, Any]]:
         """Run a call of an application that the scheduler already knows; its answer's ASGI messages."""
         headers = ((b"content-type", b"application/json"),)
-        async for message in self._tracked(key, counted, predicted_output_tokens, headers, None):
-            yield message
+        return self._tracked(key, counted, predicted_output_tokens, headers, None)
 
     def predict(self, key: CallKey, application_type: str, counted: CountedCall, stage: str) -> int:
         """Output tokens that a sequence of this call is expected to make."""
@@ -108,14 +108,16 @@ class Inference:
         predicted: int,
         headers: tuple[tuple[bytes, bytes], ...],
         reveal: CallRevealed | None,
-    ) -> AsyncIterator[dict[str, Any]]:
+    ) -> AsyncGenerator[dict[str, Any]]:
         if self._in_flight >= self._settings.max_calls_in_flight:
             raise from_refusal(Refusal.BUSY, f"this ingress has {self._in_flight} calls in flight, the most allowed")
         self._in_flight += 1
         ready = CallReady(*key, counted.prompt_tokens, predicted)
         try:
-            async for message in run_call(self.link, self._replicas, ready, _request(key, counted, headers), reveal):
-                yield message
+            answer = run_call(self.link, self._replicas, ready, _request(key, counted, headers), reveal)
+            async with aclosing(answer):
+                async for message in answer:
+                    yield message
         except CallRefused as refused:
             param = counted.prompt_field if refused.refusal is Refusal.CANNOT_FIT else None
             raise from_refusal(refused.refusal, str(refused), param) from refused

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -107,7 +108,7 @@ class Ingress:
         """Does this ingress hold the application?"""
         return self._runner.holds(application_id)
 
-    async def application_events(self, application_id: str, after: int = 0) -> AsyncIterator[dict[str, Any]]:
+    async def application_events(self, application_id: str, after: int = 0) -> AsyncGenerator[dict[str, Any]]:
         """Events of an application from number `after` + 1 on, until all is known. Raises ApiError 404."""
         peer = None if self._runner.holds(application_id) else await self._peers.holder(application_id)
         if peer is None:
@@ -161,18 +162,20 @@ class Ingress:
             raise ApiError(status, document.get("error", {}).get("message", "the engine refused the request"))
         return document
 
-    async def infer_stream(self, path: str, body: dict[str, Any]) -> AsyncIterator[bytes]:
+    async def infer_stream(self, path: str, body: dict[str, Any]) -> AsyncGenerator[bytes]:
         """One OpenAI request, answered as the bytes of its server-sent events. Raises ApiError."""
         stream = self._inference_messages(path, json.dumps({**body, "stream": True}).encode())
-        async for message in stream:
-            if message["type"] == "http.response.body" and message.get("body"):
-                yield message["body"]
+        async with aclosing(stream):
+            async for message in stream:
+                if message["type"] == "http.response.body" and message.get("body"):
+                    yield message["body"]
 
-    async def _inference_messages(self, path: str, body: bytes) -> AsyncIterator[dict[str, Any]]:
+    async def _inference_messages(self, path: str, body: bytes) -> AsyncGenerator[dict[str, Any]]:
         counted = await self._inference.count(parse_inference(path, {}, body))
         _, messages = self._inference.answer_open(counted, ((b"content-type", b"application/json"),))
-        async for message in messages:
-            yield message
+        async with aclosing(messages):
+            async for message in messages:
+                yield message
 
     async def _open_application(self, application_id: str) -> dict[str, Any]:
         """The status of an application that came call by call, as the scheduler knows it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from predictors.cold_start import ApplicationCostHistory, OutputLengthHistory, stage_of
-from scheduler.actions import Action, PublishCallEnd, PublishCompletion
+from scheduler.actions import Action, PublishCallEnd, PublishCompletion, Reject
 from scheduler.types import CallKey
 
 MAX_PENDING = 100_000
@@ -41,6 +41,8 @@ class Predictions:
                 place = self._pending.pop(CallKey(action.application_id, action.call_id), None)
                 if place is not None and action.outcome == "finished" and action.output_tokens:
                     self._lengths.observe(*place, max(action.output_tokens))
+            case Reject(application_id, call_id) if call_id is not None:
+                self._pending.pop(CallKey(application_id, call_id), None)
             case PublishCompletion(record) if record.outcome == "finished" and record.true_cost > 0:
                 self._costs.observe(record.application_type, record.true_cost)
             case _:

@@ -7,8 +7,7 @@ leaves, before or after, closes the stream, which frees its place wherever it is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from fastapi import Request
@@ -18,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from scheduler.actions import Refusal
 from serve_app.errors import from_refusal
 
-Messages = AsyncIterator[dict[str, Any]]
+Messages = AsyncGenerator[dict[str, Any]]
 
 
 async def relay(request: Request, messages: Messages, headers: dict[str, str]) -> Response:
@@ -26,7 +25,7 @@ async def relay(request: Request, messages: Messages, headers: dict[str, str]) -
     try:
         first = await _unless_disconnected(request.receive, _first_of(messages))
     except BaseException:
-        await _close(messages)
+        await messages.aclose()
         raise
     return RelayedResponse(first, messages, headers)
 
@@ -59,7 +58,7 @@ class RelayedResponse(Response):
             async for message in self._rest:
                 await send(message)
         finally:
-            await _close(self._rest)
+            await self._rest.aclose()
 
 
 async def _first_of(messages: Messages) -> dict[str, Any]:
@@ -84,9 +83,4 @@ async def _unless_disconnected(receive: Receive, first: Any) -> dict[str, Any]:
 
 async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-async def _close(messages: Messages) -> None:
-    async with aclosing(messages):  # type: ignore[type-var]  # every stream here is an async generator
         pass

@@ -2,8 +2,8 @@
 
 One task a call; an application's state changes only in `Run`'s methods, on one event loop. A call that fails or
 is refused fails its application: the scheduler is told, and drops the rest. Laws: an application is announced
-before any of its calls; it is kept until its GPS finish is known and `max_applications_kept` later ones have
-settled.
+before any of its calls; one that shows as ended shows all its outputs; it is kept until its GPS finish is known
+and `max_applications_kept` later ones have settled.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from serve_app.application_events import EventStream
 from serve_app.documents import ApplicationDocument, ApplicationStatus, CallStatus
 from serve_app.errors import ApiError, from_refusal
 from serve_app.inference import CountedCall, Inference
-from serve_app.inference_request import InferenceRequest, parse_inference
+from serve_app.inference_request import COMPLETIONS_DEFAULT_TOKENS, InferenceRequest, parse_inference
 
 logger = logging.getLogger("ray.serve")
 
@@ -60,6 +60,8 @@ class Run:
         self.predicted_cost: float | None = None
         self.record: ApplicationRecord | None = None
         self.error: ApiError | None = None
+        self.stopped = False
+        self._verdicts: list[PublishCompletion | PublishAudit] = []
 
     @property
     def settled(self) -> bool:
@@ -68,9 +70,13 @@ class Run:
 
     @property
     def state(self) -> str:
-        if self.record is not None:
-            return "failed" if self.error is not None and self.record.outcome == "cancelled" else self.record.outcome
-        return "running" if any(call.state in _STARTED for call in self.calls.values()) else "queued"
+        if self.record is None and not self.settled:
+            return "running" if any(call.state in _STARTED for call in self.calls.values()) else "queued"
+        if self.error is not None or self.record is None:
+            return "failed"
+        if any(call.state != "finished" for call in self.calls.values()):
+            return "cancelled"  # the replica's word of a stopped call may come before that of the cancellation
+        return self.record.outcome
 
     def status(self, with_calls: bool = True) -> ApplicationStatus:
         """What a client may know."""
@@ -107,20 +113,38 @@ class Run:
                 self._take_tag(action)
             case Reject(refusal=refusal, message=message, call_id=None):
                 self._refuse(from_refusal(refusal, message, self._field_at_fault(refusal)))
+            case Reject(refusal=refusal, message=message, call_id=str(call_id)):
+                self.fail(call_id, from_refusal(refusal, message))
             case Grant(call_id=call_id):
                 self.calls[call_id].state = "running"
                 self.events.add("call_granted", call=call_id, replica=action.replica_id)
             case PublishCallEnd(call_id=call_id):
                 self._take_call_end(call_id, action)
-            case PublishCompletion(record):
-                self.record = record
-                self.events.add("application_ended", state=self.state, completion_s=record.completion_s)
-            case PublishAudit(record):
-                self.record = record
-                self.events.add("application_audited", lag_s=record.lag_s, bound_violated=record.bound_violated)
-                self.events.close()
+            case PublishCompletion() | PublishAudit():
+                self._verdicts.append(action)
+                self.end_if_answered()
             case _:
                 pass
+
+    def end_if_answered(self) -> None:
+        """Take what the scheduler said of the end, once every answer is in: it may come before the last of them."""
+        while self._verdicts and not self.tasks:
+            self._end(self._verdicts.pop(0))
+
+    def fail(self, name: str, error: ApiError) -> None:
+        """A call has failed, and its application with it; the first error is the application's."""
+        self.calls[name].error = error.message
+        self.error = self.error or error
+
+    def _end(self, verdict: PublishCompletion | PublishAudit) -> None:
+        record = verdict.record
+        if isinstance(verdict, PublishCompletion):
+            self.record = record
+            self.events.add("application_ended", state=self.state, completion_s=record.completion_s)
+        elif self.record is not None and self.record.arrival_s == record.arrival_s:  # no earlier bearer of this id
+            self.record = record
+            self.events.add("application_audited", lag_s=record.lag_s, bound_violated=record.bound_violated)
+            self.events.close()
 
     def _take_tag(self, action: PublishTag) -> None:
         self.finish_tag, self.predicted_cost = action.finish_tag, action.predicted_cost
@@ -132,13 +156,20 @@ class Run:
         call = self.calls[call_id]
         call.state = action.outcome
         call.prompt_tokens, call.output_tokens = action.prompt_tokens, sum(action.output_tokens)
-        if action.outcome != "finished" and call.error is None:
+        if action.outcome == "failed":
+            self.fail(call_id, ApiError(503, f"call {call_id!r} failed: {action.reason}"))
+        elif action.outcome == "cancelled" and call.error is None:
             call.error = action.reason or None
         self.events.add("call_ended", call=call_id, outcome=action.outcome, output_tokens=call.output_tokens)
 
     def _refuse(self, error: ApiError) -> None:
+        """At its arrival, or by a later scheduler that it was given back to."""
+        self.error = error
         if not self.accepted.done():
             self.accepted.set_exception(error)
+            self.accepted.exception()  # its client may have left
+        self.events.add("application_ended", state="failed", completion_s=None)
+        self.events.close()
 
     def _field_at_fault(self, refusal: Refusal) -> str | None:
         """The field that names the longest prompt, when that is what does not fit."""
@@ -171,30 +202,30 @@ class ApplicationRunner:
         if application_id in self._runs:
             message = f"application {application_id!r} exists already"
             raise from_refusal(Refusal.DUPLICATE_ID, message, "application_id")
-        run = Run(application_id, document)
-        self._runs[application_id] = run
+        run = self._runs[application_id] = Run(application_id, document)
         try:
-            return await self._start(run)
-        except BaseException:
+            counted = {name: await self._count(run, name) for name in document.order() if not run.left[name]}
+            spec = self._spec(run, counted)
+        except BaseException:  # the scheduler has not heard of it
             del self._runs[application_id]
-            self._link.unlisten(application_id)
             raise
+        await self._announce(run, spec)
+        for name, call in counted.items():
+            self._spawn(run, self._run_call(run, name, call))
+        log_event(logger, "application_accepted", application_id=application_id, calls=len(run.calls))
+        return run.status()
 
-    async def _start(self, run: Run) -> ApplicationStatus:
-        roots = [name for name in run.document.order() if not run.left[name]]
-        counted = {name: await self._count(run, name) for name in roots}
-        spec = self._spec(run, counted)
+    async def _announce(self, run: Run, spec: ApplicationSpec) -> None:
+        """Have the scheduler take an application. One whose client leaves meanwhile keeps its id until it has ended."""
         self._link.listen(run.application_id, lambda action: self._take(run, action))
         self._link.tell(ApplicationArrived(spec))
+        if run.stopped:  # while its prompts were counted
+            self._stop(run, "cancelled by its client")
         try:
             await asyncio.shield(run.accepted)
         except asyncio.CancelledError:
-            self._link.tell(ApplicationCancelled(run.application_id, "its client left"))
+            self._stop(run, "its client left")
             raise
-        for name in roots:
-            self._spawn(run, self._run_call(run, name, counted[name]))
-        log_event(logger, "application_accepted", application_id=run.application_id, calls=len(run.calls))
-        return run.status()
 
     def get(self, application_id: str) -> Run:
         """An application by id. Raises ApiError 404."""
@@ -214,20 +245,31 @@ class ApplicationRunner:
     def cancel(self, application_id: str) -> ApplicationStatus:
         """Stop an application; one that has ended stays as it is."""
         run = self.get(application_id)
-        if run.record is None:
-            self._link.tell(ApplicationCancelled(application_id, "cancelled by its client"))
-            _stop_tasks(run)
+        if run.record is None and not run.settled:
+            self._stop(run, "cancelled by its client")
         return run.status()
 
     # ---- calls
 
     def _take(self, run: Run, action: Action) -> None:
+        arriving = not run.accepted.done()
         run.take(action)
-        if isinstance(action, PublishCompletion):
+        if isinstance(action, PublishCompletion) and action.record.outcome != "finished":
             _stop_tasks(run)
+        if isinstance(action, Reject) and action.call_id is None:
+            _stop_tasks(run)
+            if arriving:
+                self._runs.pop(run.application_id, None)
+        self._let_go_if_settled(run)
+
+    def _let_go_if_settled(self, run: Run) -> None:
         if run.settled:
             self._link.unlisten(run.application_id)
             self._forget_oldest()
+
+    def _stop(self, run: Run, reason: str) -> None:
+        self._link.tell(ApplicationCancelled(run.application_id, reason))
+        _stop_tasks(run)
 
     def _forget_oldest(self) -> None:
         settled = [application_id for application_id, run in self._runs.items() if run.settled]
@@ -235,9 +277,17 @@ class ApplicationRunner:
             del self._runs[application_id]
 
     def _spawn(self, run: Run, call: Coroutine[Any, Any, None]) -> None:
+        if run.stopped:
+            call.close()
+            return
         task = asyncio.create_task(call)
         run.tasks.add(task)
-        task.add_done_callback(run.tasks.discard)
+        task.add_done_callback(lambda done: self._end_task(run, done))
+
+    def _end_task(self, run: Run, task: asyncio.Task[None]) -> None:
+        run.tasks.discard(task)
+        run.end_if_answered()
+        self._let_go_if_settled(run)
 
     async def _run_call(self, run: Run, name: str, counted: CountedCall | None = None) -> None:
         """One call from the moment it can be rendered to its answer, then those that waited for it."""
@@ -260,9 +310,9 @@ class ApplicationRunner:
                     self._spawn(run, self._run_call(run, other))
 
     def _fail(self, run: Run, name: str, error: ApiError) -> None:
-        run.calls[name].error = error.message
-        if run.error is None:
-            run.error = error
+        first = run.error is None
+        run.fail(name, error)
+        if first:
             self._link.tell(ApplicationCancelled(run.application_id, f"call {name} failed: {error.message}"))
 
     async def _outputs(self, run: Run, name: str, counted: CountedCall) -> list[str]:
@@ -300,7 +350,9 @@ class ApplicationRunner:
         call = run.document.call(name)
         own_tokens = -(-run.document.longest_template_chars(name) // CHARS_PER_TOKEN)
         inserted_tokens = sum(predicted[before] for before in call.references())
-        max_tokens = call.max_tokens or self._inference.default_max_tokens
+        max_tokens = call.max_tokens or (
+            self._inference.default_max_tokens if call.is_chat else COMPLETIONS_DEFAULT_TOKENS
+        )
         key = CallKey(run.application_id, name)
         return CallSpec(
             call_id=name,
@@ -315,6 +367,7 @@ class ApplicationRunner:
 
 
 def _stop_tasks(run: Run) -> None:
+    run.stopped = True
     for task in run.tasks:
         task.cancel()
 

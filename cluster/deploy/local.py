@@ -7,6 +7,7 @@ through a cluster's dashboard, with the same file.
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import tempfile
@@ -15,6 +16,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+# Serve reads its speed settings when it is imported: one event loop a replica for its system and its user code, and
+# streams by gRPC. Everything is correct without them.
+os.environ.setdefault("RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD", "0")
+os.environ.setdefault("RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP", "0")
 
 import ray
 import yaml

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from scheduler import invariants
 from scheduler.actions import Grant
 from scheduler.events import ApplicationArrived, CallFinished, CallReady, CallStarted, CapacityOffered, ProgressReported
 from scheduler.types import ApplicationSpec, CallSpec
@@ -39,6 +40,7 @@ class ClosedLoop:
     served: list[Stretch] = field(default_factory=list)
     starts: list[tuple[int, str, str]] = field(default_factory=list)
     overcommitted: int = 0
+    seen: int = 0
 
     def run(self, horizon: int = 5000) -> None:
         second = 0
@@ -63,13 +65,18 @@ class ClosedLoop:
     def _start(self, second: int) -> None:
         """Offer room, and start what was granted since the last iteration, on this offer or the one before."""
         self.bench.handle(CapacityOffered("r", 64))
-        for grant in self.bench.all(Grant)[len(self.starts) :]:
+        for grant in self._new_grants():
             application = self.bench.app(grant.application_id).spec
             spec = next(call for call in application.calls if call.call_id == grant.call_id)
             tokens = self.true_tokens.get((grant.application_id, grant.call_id), spec.predicted_output_tokens)
             self.running.append(Running(grant.lease_id, spec, tokens))
             self.starts.append((second, grant.application_id, grant.call_id))
             self.bench.handle(CallStarted(grant.lease_id))
+
+    def _new_grants(self) -> list[Grant]:
+        fresh = [action for action in self.bench.actions[self.seen :] if isinstance(action, Grant)]
+        self.seen = len(self.bench.actions)
+        return fresh
 
     def _iterate(self, second: int) -> None:
         for sequence in self.running:
@@ -83,3 +90,4 @@ class ClosedLoop:
             self.running.remove(done)
             made = (done.made,) * done.spec.sequences
             self.bench.handle(CallFinished(done.lease_id, done.spec.prompt_tokens, made))
+        invariants.check(self.bench.core)

@@ -80,7 +80,6 @@ class Lease:
     application_id: str
     call_id: str
     replica_id: str
-    sequences: int
     started: bool = False
     aborted: bool = False
 
@@ -202,8 +201,7 @@ class World(RuleBasedStateMachine):
         assert (application_id, call_id) not in held, "granted twice without a loss between"
         assert grant.epoch == 7
         assert 0 <= grant.priority <= 2**53
-        sequences = self.core.applications[application_id].calls[call_id].sequences
-        self.leases[lease_id] = Lease(application_id, call_id, replica_id, sequences)
+        self.leases[lease_id] = Lease(application_id, call_id, replica_id)
 
     def _aborted(self, replica_id: str, lease_id: str) -> None:
         lease = self.leases.get(lease_id)
@@ -303,8 +301,10 @@ class World(RuleBasedStateMachine):
         stale=st.booleans(),
     )
     def progress(self, name: str, service: float, iterations: int, used: int, made: list[int], stale: bool) -> None:
-        mine = [(key, lease) for key, lease in sorted(self.leases.items()) if lease.replica_id == name]
-        generated = [(key, (made[index % len(made)],) * lease.sequences) for index, (key, lease) in enumerate(mine[:5])]
+        mine = [key for key, lease in sorted(self.leases.items()) if lease.replica_id == name]
+        generated = [
+            (key, (made[index % len(made)],) * self.core.leases[key].sequences) for index, key in enumerate(mine[:5])
+        ]
         if stale:
             generated.append((self.old_leases[-1], (made[0],)))
         self.say(ProgressReported(name, service, iterations, used, tuple(generated)))
@@ -338,7 +338,7 @@ class World(RuleBasedStateMachine):
         found = None if running is None else running.calls.get(call_id)
         free = found is not None and found.state in (CallState.BLOCKED, CallState.READY)
         if found is not None and free and replica in self.core.replicas and lease_id not in self.leases:
-            self.leases[lease_id] = Lease(name, call_id, replica, found.sequences, started=True)
+            self.leases[lease_id] = Lease(name, call_id, replica, started=True)
         self.say(CallAdopted(name, call_id, replica, lease_id))
 
     # ---- time and settings

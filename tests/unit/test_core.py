@@ -38,7 +38,7 @@ from scheduler.events import (
 from scheduler.invariants import InvariantBroken, check
 from scheduler.policies import create_policy
 from scheduler.settings import ClockMode, CoreSettings
-from scheduler.types import ApplicationRecord
+from scheduler.types import ApplicationRecord, CallKey
 from tests.scheduling import Bench, application, call, clean_state, limits
 
 
@@ -186,10 +186,10 @@ def test_a_prompt_that_grew_too_large_fails_its_application_and_blocks_nobody(be
     bench.arrive("a", call("x"), call("y", after=["x"]))
     bench.arrive_ready("b", call())
     bench.handle(CallReady("a", "x", 5000, 10))
-    assert [r.refusal for r in bench.all(Reject)] == [Refusal.CANNOT_FIT]
+    assert [g.application_id for g in bench.offer()] == ["b"]
+    assert [r.refusal for r in bench.latest(Reject)] == [Refusal.CANNOT_FIT]
     assert outcomes(bench) == {"x": "failed", "y": "cancelled"}
     assert the_record(bench).outcome == "failed"
-    assert [g.application_id for g in bench.offer()] == ["b"]
 
 
 def test_without_an_engine_calls_wait_a_while_and_then_hear_why() -> None:
@@ -342,6 +342,17 @@ def test_a_replica_that_leaves_takes_stopping_calls_and_siblings_with_it() -> No
     bench.handle(ReplicaLeft("r", "it died"))
     assert outcomes(bench) == {"x": "failed", "y": "cancelled", "z": "cancelled"}
     assert bench.core.replicas == {}
+    clean_state(bench.core)
+
+
+def test_a_replica_that_leaves_with_grants_of_one_application_ends_it_once() -> None:
+    bench = Bench(max_attempts=1)
+    bench.join()
+    bench.arrive_ready("a", call("x"), call("y"))
+    assert len(bench.offer(grants=2)) == 2
+    bench.handle(ReplicaLeft("r", "it died"))
+    assert outcomes(bench) == {"x": "failed", "y": "cancelled"}
+    assert the_record(bench).outcome == "failed"
     clean_state(bench.core)
 
 
@@ -569,9 +580,12 @@ def test_an_early_end_leaves_the_reference_at_the_true_cost(bench: Bench) -> Non
     grant = running(bench, "early")
     bench.serve(200.0, after_s=1.0)
     bench.finish(grant, 10, (10,))
-    (audit,) = bench.all(PublishAudit)
+    assert the_record(bench).finish_tag == 155.0
     assert bench.core.virtual_time == 100.0
-    assert (audit.record.finish_tag if audit else None) == 155.0
+    assert bench.all(PublishAudit) == []
+    bench.serve(110.0, after_s=1.0)
+    (audit,) = bench.all(PublishAudit)
+    assert (audit.record.gps_finish_s, audit.record.lag_s) == (2.0, -1.0)
 
 
 def test_an_early_end_that_virtual_time_has_passed_leaves_at_once(bench: Bench) -> None:
@@ -638,7 +652,7 @@ def spoiled_count(core: SchedulerCore) -> None:
 
 
 def spoiled_queue(core: SchedulerCore) -> None:
-    core.policy.remove(("a", "y"))  # type: ignore[arg-type]
+    core.policy.remove(CallKey("a", "y"))
 
 
 def spoiled_lease(core: SchedulerCore) -> None:
