@@ -95,12 +95,21 @@ async def run_call(
 async def _attempt(
     link: SchedulerLink, replicas: Replicas, grant: Grant, request: CallRequest
 ) -> AsyncGenerator[dict[str, Any]]:
-    """The answer under one grant; nothing when the replica was lost, or stopped, before its first message."""
+    """The answer under one grant; nothing when the replica was lost, or stopped, before its first byte.
+
+    Status and headers, which an engine may send long before, are held back until then.
+    """
     begun = complete = False
+    start: dict[str, Any] | None = None
     try:
         async with aclosing(replicas.serve_call(grant.replica_id, _under(request, grant))) as messages:
             async for message in messages:
-                begun, complete = True, complete or _is_last(message)
+                if message["type"] == "http.response.start":
+                    start = message
+                    continue
+                if start is not None:
+                    yield start
+                begun, complete, start = True, complete or _is_last(message), None
                 yield message
     except Exception as error:  # whatever the replica raises; the parent sorts it
         if not complete:

@@ -30,7 +30,8 @@ class Replica:
     """One engine behind leases."""
 
     async def __init__(self, engine: dict[str, Any]) -> None:  # type: ignore[misc]  # Serve awaits it
-        self.engine = create_engine(_with_local_model(TypeAdapter(EngineSettings).validate_python(engine)))
+        settings = TypeAdapter(EngineSettings).validate_python(engine)
+        self.engine = await asyncio.to_thread(lambda: create_engine(_with_local_model(settings)))  # may take a minute
         limits = await self.engine.start()
         self._replica_id = serve.get_replica_context().replica_id.unique_id
         self._agent = ReplicaAgent(self._replica_id, self.engine, limits, SchedulerClient.connect())

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from scheduler.policies import create_policy
 from scheduler.settings import ClockMode, CoreSettings
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class SchedulerSettings(BaseModel):
@@ -24,11 +26,11 @@ class SchedulerSettings(BaseModel):
     max_applications: int = Field(100_000, ge=1)
     max_calls: int = Field(1_000_000, ge=1)
     max_attempts: int = Field(3, ge=1, le=100)
-    reservation_timeout_s: float = Field(10.0, gt=0)
-    open_idle_s: float = Field(60.0, gt=0)
-    engine_wait_s: float = Field(300.0, ge=0)
-    replica_timeout_s: float = Field(15.0, gt=0)
-    ingress_timeout_s: float = Field(15.0, gt=0)
+    reservation_timeout_s: Positive = 10.0
+    open_idle_s: Positive = 60.0
+    engine_wait_s: float = Field(300.0, ge=0, allow_inf_nan=False)
+    replica_timeout_s: Positive = 15.0
+    ingress_timeout_s: Positive = 15.0
     state_dir: Path | None = None
     event_log: bool = False
     check_invariants: bool = False

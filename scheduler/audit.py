@@ -8,7 +8,8 @@ application of k stages is therefore
     f ≤ max(f_GPS, arrival + critical path) + (k + 1)·D_max
 
 with the critical path in seconds as its calls really lasted, and D_max the longest call of anyone that ended
-during the application's life.
+during the application's life. Applications that were open, that lost a lease on the way or did not finish every
+call have no bound.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from scheduler.applications import Application, Call
+from scheduler.lifecycle import CallState
 from scheduler.types import ApplicationRecord
 
 
@@ -103,7 +105,10 @@ class AuditBook:
     def note_end(self, application: Application, record: ApplicationRecord) -> None:
         """An application has ended; its audit waits for the reference."""
         path_s, stages = critical_path_s(application.calls.values())
-        static = not application.spec.open and record.outcome == "finished"
+        undisturbed = all(
+            call.state is CallState.FINISHED and call.attempts == 1 for call in application.calls.values()
+        )
+        static = undisturbed and record.outcome == "finished" and not application.spec.open
         longest_s = self._longest_calls.since(application.arrival_s)
         self._ended[application.sequence] = _Ended(record, path_s, stages, longest_s, static)
 

@@ -59,7 +59,7 @@ from scheduler.events import (
     TimePassed,
 )
 from scheduler.gps import ReferenceClock, ReferenceFinish
-from scheduler.lifecycle import CallState
+from scheduler.lifecycle import ADOPTABLE, CallState
 from scheduler.policies import create_policy
 from scheduler.policies.contract import Policy, WaitingCall
 from scheduler.refusals import Gate
@@ -212,7 +212,7 @@ class SchedulerCore:
         if application is None or call is None or call.announced or call.state is not CallState.BLOCKED:
             return
         call.announced = True
-        call.prompt_tokens = event.prompt_tokens
+        call.prompt_tokens = max(event.prompt_tokens, 0)
         call.predicted_output_tokens = min(max(event.predicted_output_tokens, 1), call.max_output_tokens)
         application.reestimate(call)
         self._retag(application, f"call {call.key.call_id} has its prompt")
@@ -314,10 +314,11 @@ class SchedulerCore:
     def _call_adopted(self, event: CallAdopted) -> None:
         application, call = self._find(event.application_id, event.call_id)
         replica = self.replicas.get(event.replica_id)
-        known = event.lease_id in self.leases
-        if application is None or call is None or replica is None or known:
+        if event.lease_id in self.leases:
             return
-        if call.state in (CallState.BLOCKED, CallState.READY):
+        if application is None or call is None or replica is None or call.state not in ADOPTABLE:
+            self._actions.append(Abort(event.replica_id, event.lease_id))  # what runs there, nobody waits for
+        else:
             self._leave_queue(call)
             if call.ready_sequence < 0:
                 self._take_place(call)
@@ -448,11 +449,11 @@ class SchedulerCore:
             replica.offered_grants = 0
 
     def _settings_changed(self, event: SettingsChanged) -> None:
+        if event.policy != self.policy.name:
+            self._change_policy(create_policy(event.policy))
         self.settings = self._gate.settings = event.settings
         for replica in self.replicas.values():
             replica.watermark = event.settings.watermark
-        if event.policy != self.policy.name:
-            self._change_policy(create_policy(event.policy))
 
     def _change_policy(self, policy: Policy) -> None:
         self.policy = policy

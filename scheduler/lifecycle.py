@@ -29,6 +29,9 @@ ENDS = frozenset({CallState.FINISHED, CallState.FAILED, CallState.CANCELLED})
 HOLDING = frozenset({CallState.GRANTED, CallState.RUNNING, CallState.STOPPING})
 """States in which a call has a lease and a place in a replica's ledger."""
 
+ADOPTABLE = frozenset({CallState.BLOCKED, CallState.READY})
+"""States from which a call that runs under an earlier scheduler's lease can be taken back."""
+
 MOVES: Mapping[CallState, frozenset[CallState]] = {
     CallState.BLOCKED: frozenset(
         {CallState.READY, CallState.RUNNING, CallState.FAILED, CallState.CANCELLED}  # running: adopted

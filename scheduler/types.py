@@ -99,8 +99,8 @@ class ApplicationRecord:
     """What became of one application. Times are seconds on the scheduler's clock; costs are token-iterations.
 
     `gps_finish_s` is None while the reference still serves the application. `bound_s`, the latest finish that
-    the delay bound allows (`scheduler.audit`), is None until then, and always for an application that was open,
-    cancelled or failed.
+    the delay bound allows (`scheduler.audit`), is None until then, and always for an application that was open
+    or did not run undisturbed to its end.
     """
 
     application_id: str

@@ -2,8 +2,8 @@
 
 One task a call; an application's state changes only in `Run`'s methods, on one event loop. A call that fails or
 is refused fails its application: the scheduler is told, and drops the rest. Laws: an application is announced
-before any of its calls; one that shows as ended shows all its outputs; it is kept until its GPS finish is known
-and `max_applications_kept` later ones have settled.
+before any of its calls; one that shows as ended shows all its outputs; it is kept until its GPS finish is known (or
+lost with the scheduler that knew it) and `max_applications_kept` later ones have settled.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Run:
         self.record: ApplicationRecord | None = None
         self.error: ApiError | None = None
         self.stopped = False
-        self._verdicts: list[PublishCompletion | PublishAudit] = []
+        self._verdicts: list[PublishCompletion | PublishAudit | None] = []
 
     @property
     def settled(self) -> bool:
@@ -131,12 +131,21 @@ class Run:
         while self._verdicts and not self.tasks:
             self._end(self._verdicts.pop(0))
 
+    def lose_audit(self) -> None:
+        """The scheduler that ended this application is gone, and the reference that it kept went with it."""
+        if self.record is not None or self._verdicts:
+            self._verdicts.append(None)
+            self.end_if_answered()
+
     def fail(self, name: str, error: ApiError) -> None:
         """A call has failed, and its application with it; the first error is the application's."""
         self.calls[name].error = error.message
         self.error = self.error or error
 
-    def _end(self, verdict: PublishCompletion | PublishAudit) -> None:
+    def _end(self, verdict: PublishCompletion | PublishAudit | None) -> None:
+        if verdict is None:
+            self.events.close()
+            return
         record = verdict.record
         if isinstance(verdict, PublishCompletion):
             self.record = record
@@ -191,6 +200,7 @@ class ApplicationRunner:
         self._link = inference.link
         self._max_kept = max_kept
         self._runs: OrderedDict[str, Run] = OrderedDict()
+        self._link.listen_to_succession(self._lose_audits)
 
     def holds(self, application_id: str) -> bool:
         """Is this application here, running or kept?"""
@@ -261,6 +271,11 @@ class ApplicationRunner:
             if arriving:
                 self._runs.pop(run.application_id, None)
         self._let_go_if_settled(run)
+
+    def _lose_audits(self) -> None:
+        for run in list(self._runs.values()):
+            run.lose_audit()
+            self._let_go_if_settled(run)
 
     def _let_go_if_settled(self, run: Run) -> None:
         if run.settled:

@@ -20,6 +20,7 @@ TINY_ENGINE = {
     "kind": "vllm",
     "model": "tiny-random-llama",
     "dtype": "float32",
+    "enforce_eager": True,
     "block_size": 32,
     "num_gpu_blocks": 513,
     "max_model_len": 2048,

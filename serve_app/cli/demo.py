@@ -24,6 +24,7 @@ from serve_app.cli.service import (
 )
 
 AUDIT_WAIT_S = 30.0
+WIDE = 160
 AUDIT_POLL_S = 0.25
 
 
@@ -43,6 +44,8 @@ def demo(
     from cluster.deploy.local import free_port, load_config  # Ray takes a second to import
 
     console = Console(stderr=as_json)
+    if not console.is_terminal:
+        console.width = max(console.width, WIDE)
     document = with_port(load_config(config), free_port())
     if simulated:
         document = with_engine(document, {"kind": "simulated"})

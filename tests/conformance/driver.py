@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import multiprocessing
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -175,6 +176,7 @@ async def watch(work: Awaitable[Any], look: Callable[[], Any], every_s: float = 
 @asynccontextmanager
 async def started(kind: str) -> AsyncIterator[Caller]:
     """An engine from start to stop; it must leave no process behind, and a second stop changes nothing."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tiny model gains nothing by more, and loses under load
     engine = create_engine(SETTINGS[kind]())
     limits = await engine.start()
     caller = Caller(engine, limits)

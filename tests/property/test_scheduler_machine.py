@@ -205,7 +205,7 @@ class World(RuleBasedStateMachine):
 
     def _aborted(self, replica_id: str, lease_id: str) -> None:
         lease = self.leases.get(lease_id)
-        if lease is None:  # its replica left in the same event
+        if lease is None:  # its replica left in the same event, or it could not be taken back
             assert lease_id in self.old_leases
             return
         assert lease.replica_id == replica_id
@@ -339,6 +339,8 @@ class World(RuleBasedStateMachine):
         free = found is not None and found.state in (CallState.BLOCKED, CallState.READY)
         if found is not None and free and replica in self.core.replicas and lease_id not in self.leases:
             self.leases[lease_id] = Lease(name, call_id, replica, started=True)
+        elif lease_id not in self.leases:
+            self.old_leases.append(lease_id)
         self.say(CallAdopted(name, call_id, replica, lease_id))
 
     # ---- time and settings

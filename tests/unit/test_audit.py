@@ -44,7 +44,7 @@ def ran(*stages: tuple[str, float, float, tuple[str, ...]]) -> Application:
     for name, start, end, _ in sorted(stages, key=lambda stage: stage[2]):
         one = app.calls[name]
         if start >= 0:
-            one.replica_id, one.granted_s = "r", start
+            one.replica_id, one.granted_s, one.attempts = "r", start, 1
             one.move(CallState.READY)
             one.move(CallState.GRANTED)
             app.end_call(one, CallState.FINISHED, end, "")
@@ -112,10 +112,14 @@ def test_no_bound_is_claimed_for_what_it_does_not_cover() -> None:
     app = ran(("c", 0.0, 3.0, ()))
     book.note_end(app, record("cancelled", 1e9))
     assert book.settle(app.sequence, 0.0).bound_s is None
+    retried = ran(("c", 0.0, 3.0, ()))
+    retried.calls["c"].attempts = 2
+    book.note_end(retried, record("finished", 1e9))
+    assert book.settle(retried.sequence, 0.0).bound_s is None
     opened = Application(application("o", open=True), 2, 0.0, 0.0, memory_cost)
     book.note_end(opened, record("finished", 1e9))
     assert book.settle(2, 0.0).bound_s is None
-    assert (book.audited, book.violations) == (2, 0)
+    assert (book.audited, book.violations) == (3, 0)
 
 
 def test_the_longest_call_counts_from_the_arrival_on() -> None:

@@ -122,15 +122,33 @@ def test_a_core_continues_virtual_time_and_marks_its_grants_with_its_epoch() -> 
 @pytest.mark.parametrize(
     "event",
     [
+        CallAdopted("nobody", "c", "r", "0-1"),
+        CallAdopted("a", "nobody", "r", "0-1"),
+        CallAdopted("a", "c", "nobody", "0-1"),
+    ],
+)
+def test_a_run_that_cannot_be_taken_back_is_stopped(bench: Bench, event: CallAdopted) -> None:
+    bench.arrive("a", call())
+    assert bench.handle(event) == [Abort(event.replica_id, "0-1")]
+    assert bench.core.leases == {}
+
+
+def test_a_run_of_a_call_that_was_granted_elsewhere_is_stopped(bench: Bench) -> None:
+    bench.arrive_ready("a", call())
+    (grant,) = bench.offer()
+    assert bench.handle(CallAdopted("a", "c", "r", "0-1")) == [Abort("r", "0-1")]
+    assert list(bench.core.leases) == [grant.lease_id]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
         CallReady("nobody", "c", 1, 1),
         CallReady("a", "nobody", 1, 1),
         ApplicationClosed("nobody"),
         ApplicationCancelled("nobody", ""),
         CallCancelled("a", "nobody", ""),
         CallCancelled("nobody", "c", ""),
-        CallAdopted("nobody", "c", "r", "0-1"),
-        CallAdopted("a", "nobody", "r", "0-1"),
-        CallAdopted("a", "c", "nobody", "0-1"),
         ReplicaJoined("r", limits(blocks=1)),
         ReplicaLeft("nobody", ""),
         ProgressReported("nobody", 100.0, 1, 0),
@@ -258,7 +276,7 @@ def test_a_stopping_call_is_cancelled_whatever_the_engine_says(bench: Bench, end
     bench.handle(CallCancelled("a", "c", "not needed"))
     assert bench.handle(CallStarted(grant.lease_id)) == []
     assert bench.handle(CallCancelled("a", "c", "again")) == []
-    assert bench.handle(CallAdopted("a", "c", "r", "0-5")) == []
+    assert bench.handle(CallAdopted("a", "c", "r", "0-5")) == [Abort("r", "0-5")]
     bench.handle(end)  # type: ignore[arg-type]
     assert outcomes(bench) == {"c": "cancelled"}
     assert the_record(bench).true_cost == 50.0
@@ -287,8 +305,8 @@ def test_a_stop_that_nobody_asked_for_is_a_cancel(bench: Bench) -> None:
     bench.arrive("a", call())
     bench.ready("a", call())
     (grant,) = bench.offer()
-    bench.handle(CallStopped(grant.lease_id, 10, ()))
-    assert outcomes(bench) == {"c": "cancelled"}
+    bench.handle(CallStopped(grant.lease_id, 0, ()))
+    assert bench.latest(PublishCallEnd) == [PublishCallEnd("a", "c", "cancelled", "", 10, ())]
     assert the_record(bench).true_cost == 0.0
 
 
@@ -330,6 +348,17 @@ def test_a_lost_call_is_tried_a_bounded_number_of_times() -> None:
     ]
     assert the_record(bench).outcome == "failed"
     clean_state(bench.core)
+
+
+def test_a_call_that_was_lost_begins_again_with_nothing_made(bench: Bench) -> None:
+    bench.arrive("a", call())
+    grant = running(bench)
+    bench.handle(ProgressReported("r", 50.0, 4, 16, ((grant.lease_id, (4,)),)))
+    assert bench.core.replicas["r"].held_tokens == 14
+    bench.handle(CallLost(grant.lease_id, "evicted"))
+    assert bench.app("a").served_cost == 0.0
+    assert len(bench.offer()) == 1
+    assert bench.core.replicas["r"].held_tokens == 10
 
 
 def test_a_replica_that_leaves_takes_stopping_calls_and_siblings_with_it() -> None:
@@ -453,7 +482,7 @@ def test_an_application_comes_back_with_its_tag_and_its_running_call(bench: Benc
 def test_a_call_that_runs_already_under_another_lease_is_not_adopted(bench: Bench) -> None:
     bench.arrive("a", call())
     grant = running(bench)
-    assert bench.handle(CallAdopted("a", "c", "r", "0-9")) == []
+    assert bench.handle(CallAdopted("a", "c", "r", "0-9")) == [Abort("r", "0-9")]
     assert set(bench.core.leases) == {grant.lease_id}
 
 
@@ -488,15 +517,15 @@ def test_a_withdrawn_offer_is_not_used(bench: Bench) -> None:
 
 def test_the_replica_with_most_free_memory_is_taken() -> None:
     bench = Bench()
-    bench.join("small", blocks=32)
-    bench.join("large", blocks=64)
+    bench.join("a", blocks=32)
+    bench.join("z", blocks=64)
     bench.join("silent", blocks=640)
-    bench.offer("small", 4)
-    bench.offer("large", 4)
+    bench.offer("a", 4)
+    bench.offer("z", 4)
     bench.arrive_ready("a", call())
     bench.arrive_ready("b", call(p=600))
-    assert [(g.application_id, g.replica_id) for g in bench.all(Grant)] == [("a", "large")]
-    assert [g.replica_id for g in bench.offer("large")] == ["large"]
+    assert [(g.application_id, g.replica_id) for g in bench.all(Grant)] == [("a", "z")]
+    assert [g.replica_id for g in bench.offer("z")] == ["z"]
 
 
 def test_a_head_that_does_not_fit_makes_those_behind_it_wait() -> None:
@@ -572,6 +601,19 @@ def test_the_reference_follows_virtual_time_and_not_the_real_end(bench: Bench) -
     (audit,) = bench.all(PublishAudit)
     assert audit.record.application_id == "other"
     assert audit.record.lag_s == -1.0
+
+
+def test_the_longest_call_of_a_busy_period_is_forgotten_after_it(bench: Bench) -> None:
+    bench.arrive("slow", call())
+    grant = running(bench, "slow")
+    bench.now_s = 100.0
+    bench.arrive("quick", call())
+    bench.finish(grant)
+    grant = running(bench, "quick")
+    bench.now_s = 101.0
+    assert bench.core.audit._longest_calls.since(0.0) == 100.0
+    bench.finish(grant)
+    assert bench.core.audit._longest_calls.since(0.0) == 1.0
 
 
 def test_an_early_end_leaves_the_reference_at_the_true_cost(bench: Bench) -> None:

@@ -1,0 +1,282 @@
+"""The whole service on real vLLM (the tiny random model): proxy, ingress, scheduler, lease, engine, and back.
+
+One service for the module. Answers are random text; what is tested is that vLLM's own features work through the
+stack, that order follows the tags, and that nothing is lost, run twice or left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from cluster.deploy.local import deploy, free_port, load_config, local_ray
+from scheduler.actions import Grant, PublishCallEnd
+from scheduler.event_log import LogHeader, event_from_json
+
+pytestmark = [pytest.mark.vllm, pytest.mark.ray, pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = "tiny-random-llama"
+ENGINE = {
+    "kind": "vllm",
+    "model": MODEL,
+    "dtype": "float32",
+    "enforce_eager": True,
+    "block_size": 32,
+    "num_gpu_blocks": 65,
+    "max_model_len": 2048,
+    "max_num_seqs": 8,
+    "enable_auto_tool_choice": True,
+    "tool_call_parser": "hermes",
+}
+
+
+class Service:
+    """A running service: where it listens and where its scheduler writes."""
+
+    def __init__(self, url: str, state_dir: Path) -> None:
+        self.url = url
+        self.state_dir = state_dir
+
+    def client(self) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key="unused", timeout=120, max_retries=0)
+
+    def overview(self) -> dict[str, Any]:
+        answer: dict[str, Any] = httpx.get(f"{self.url}/v1/scheduler", timeout=10).json()
+        return answer
+
+    def log_lines(self) -> list[str]:
+        (log,) = self.state_dir.glob("events-*.jsonl")
+        return log.read_text(encoding="utf-8").splitlines()
+
+    def wait_until_idle(self, seconds: float) -> None:
+        deadline_s = time.monotonic() + seconds
+        while True:
+            state = self.overview()
+            left = {name: state[name] for name in ("calls_unfinished", "calls_running", "kv_held_tokens")}
+            if not any(left.values()):
+                return
+            assert time.monotonic() < deadline_s, f"not idle after {seconds} s: {left}"
+            time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    state_dir = tmp_path_factory.mktemp("state")
+    config = load_config(ROOT / "serve_config.yaml")
+    config["http_options"]["port"] = free_port()
+    scheduler, serving = config["applications"]
+    scheduler["args"] = {"state_dir": str(state_dir), "event_log": True, "check_invariants": True}
+    serving["args"]["engine"] = ENGINE
+    with local_ray(num_cpus=2, environment={"OMP_NUM_THREADS": "1"}):
+        yield Service(deploy(config), state_dir)
+
+
+async def test_forty_streams_of_eight_applications_are_all_answered_in_the_order_of_tags(service: Service) -> None:
+    async with service.client() as client:
+
+        async def ask(application: int, call: int) -> tuple[str, int]:
+            stream = await client.chat.completions.create(
+                model=MODEL,
+                messages=[{"role": "user", "content": f"Application {application}, call {call}. " * (2 + application)}],
+                max_tokens=12 + 4 * application,
+                stream=True,
+                stream_options={"include_usage": True},
+                extra_body={"application_id": f"forty-{application}", "application_type": "test", "ignore_eos": True},
+            )
+            finish, tokens = "", 0
+            async for chunk in stream:
+                if chunk.choices and chunk.choices[0].finish_reason:
+                    finish = chunk.choices[0].finish_reason
+                if chunk.usage:
+                    tokens = chunk.usage.completion_tokens
+            return finish, tokens
+
+        asked = [(application, call) for application in range(8) for call in range(5)]
+        answers = await asyncio.gather(*(ask(*one) for one in asked))
+    for (application, _), (finish, tokens) in zip(asked, answers, strict=True):
+        assert (finish, tokens) == ("length", 12 + 4 * application)
+    service.wait_until_idle(5)
+    _assert_each_call_ran_once(service, calls=40)
+    _assert_grants_follow_tags(service)
+
+
+def _assert_each_call_ran_once(service: Service, calls: int) -> None:
+    grants: dict[tuple[str, str], int] = {}
+    ends: dict[tuple[str, str], list[str]] = {}
+    for actions in _replayed(service):
+        for action in actions:
+            if isinstance(action, Grant) and action.application_id.startswith("forty-"):
+                key = (action.application_id, action.call_id)
+                grants[key] = grants.get(key, 0) + 1
+            elif isinstance(action, PublishCallEnd) and action.application_id.startswith("forty-"):
+                ends.setdefault((action.application_id, action.call_id), []).append(action.outcome)
+    assert len(grants) == calls
+    assert set(grants.values()) == {1}
+    assert list(ends.values()) == [["finished"]] * calls
+
+
+def _replayed(service: Service) -> Iterator[list[Any]]:
+    header, *lines = service.log_lines()
+    core = LogHeader.from_json(header).create_core()
+    for line in lines:
+        yield core.handle(*event_from_json(line))
+
+
+def _assert_grants_follow_tags(service: Service) -> None:
+    """At every grant, no other application with a smaller tag had a call waiting."""
+    header, *lines = service.log_lines()
+    core = LogHeader.from_json(header).create_core()
+    queued = 0
+    for line in lines:
+        actions = core.handle(*event_from_json(line))
+        granted = [action for action in actions if isinstance(action, Grant)]
+        if not granted:
+            continue
+        waiting = core.policy.head()
+        queued += waiting is not None
+        for grant in granted:
+            application = core.applications.get(grant.application_id)
+            if waiting is None or application is None:
+                continue
+            first = core.applications[waiting.application_id]
+            assert (application.finish_tag, application.sequence) <= (first.finish_tag, first.sequence)
+    assert queued > 0, "nothing ever waited: the test proves nothing"
+
+
+async def test_tools_schema_n_logprobs_and_stop_strings_are_vllms_own(service: Service) -> None:
+    messages: Any = [{"role": "user", "content": "What is the weather in Turin?"}]
+    tool: Any = {
+        "type": "function",
+        "function": {
+            "name": "weather",
+            "strict": True,
+            "parameters": {
+                "type": "object",
+                "properties": {"unit": {"type": "string", "enum": ["celsius", "kelvin"]}},
+                "required": ["unit"],
+                "additionalProperties": False,
+            },
+        },
+    }
+    schema: Any = {
+        "type": "json_schema",
+        "json_schema": {
+            "name": "answer",
+            "strict": True,
+            "schema": {
+                "type": "object",
+                "properties": {"yes": {"type": "boolean"}},
+                "required": ["yes"],
+                "additionalProperties": False,
+            },
+        },
+    }
+    async with service.client() as client:
+        choice: Any = {"type": "function", "function": {"name": "weather"}}
+        called = await client.chat.completions.create(
+            model=MODEL, messages=messages, tools=[tool], tool_choice=choice, max_tokens=600, seed=3
+        )
+        assert called.choices[0].message.tool_calls is not None
+        function = called.choices[0].message.tool_calls[0].function  # type: ignore[union-attr]
+        assert function.name == "weather"
+        assert json.loads(function.arguments)["unit"] in ("celsius", "kelvin")
+
+        shaped = await client.chat.completions.create(
+            model=MODEL, messages=messages, response_format=schema, max_tokens=600, seed=3
+        )
+        assert isinstance(json.loads(shaped.choices[0].message.content or "")["yes"], bool)
+
+        several = await client.chat.completions.create(
+            model=MODEL, messages=messages, n=3, max_tokens=5, logprobs=True, top_logprobs=2, seed=1
+        )
+        assert [one.index for one in several.choices] == [0, 1, 2]
+        assert several.choices[0].logprobs is not None
+        assert all(len(token.top_logprobs) == 2 for token in several.choices[0].logprobs.content or [])
+
+        whole = await client.completions.create(model=MODEL, prompt="abc", max_tokens=40, temperature=0, seed=2)
+        text = whole.choices[0].text
+        stop = next(character for character in text[3:] if character.isascii() and character.isprintable())
+        cut = await client.completions.create(
+            model=MODEL, prompt="abc", max_tokens=40, temperature=0, seed=2, stop=[stop]
+        )
+        assert cut.choices[0].finish_reason == "stop"
+        assert cut.choices[0].text == text[: text.index(stop)]
+
+
+async def test_an_application_runs_with_its_outputs_put_in(service: Service) -> None:
+    document = {
+        "application_type": "map_reduce",
+        "calls": [
+            {"name": "one", "prompt": "first", "max_tokens": 6, "ignore_eos": True},
+            {"name": "two", "prompt": "second", "max_tokens": 6, "ignore_eos": True},
+            {
+                "name": "both",
+                "after": ["one", "two"],
+                "messages": [{"role": "user", "content": "{{one}}|{{two}}"}],
+                "max_tokens": 8,
+                "ignore_eos": True,
+            },
+        ],
+    }
+    async with httpx.AsyncClient(base_url=service.url, timeout=60) as client:
+        submitted = await client.post("/v1/applications", json=document)
+        assert submitted.status_code == 201, submitted.text
+        application_id = submitted.json()["application_id"]
+        names = []
+        async with client.stream("GET", f"/v1/applications/{application_id}/events") as events:
+            async for line in events.aiter_lines():
+                if line.startswith("event: "):
+                    names.append(line.removeprefix("event: "))
+        status = (await client.get(f"/v1/applications/{application_id}")).json()
+    assert names[0] == "tag_set"
+    assert names[-1] == "application_audited"
+    assert status["state"] == "finished"
+    assert [call["output_tokens"] for call in status["calls"]] == [6, 6, 8]
+    assert status["lag_s"] == pytest.approx(status["completion_s"] - status["gps_completion_s"])
+    assert status["completion_s"] <= status["bound_s"]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_client_that_leaves_frees_its_place_within_a_second(service: Service, stream: bool) -> None:
+    body = {"model": MODEL, "prompt": "a", "max_tokens": 2000, "ignore_eos": True, "stream": stream}
+    async with httpx.AsyncClient(base_url=service.url, timeout=60) as client:
+        asking = asyncio.create_task(client.post("/v1/completions", json=body))
+        while service.overview()["calls_running"] == 0:  # noqa: ASYNC110 - it is another process's state
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(0.3)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+    service.wait_until_idle(1.5)
+    assert service.overview()["kv_held_tokens"] == 0
+
+
+async def test_what_can_never_fit_is_refused_and_others_run(service: Service) -> None:
+    async with service.client() as client:
+        with pytest.raises(openai.BadRequestError) as refused:
+            await client.completions.create(model=MODEL, prompt="x" * 3000, max_tokens=5)
+        assert refused.value.code == "cannot_fit"
+        assert refused.value.param == "prompt"
+        with pytest.raises(openai.NotFoundError):
+            await client.completions.create(model="another", prompt="x", max_tokens=5)
+        answer = await client.completions.create(model=MODEL, prompt="x", max_tokens=5)
+    assert answer.usage is not None
+    service.wait_until_idle(5)
+
+
+def test_a_recorded_log_replays_to_what_the_replicas_ran(service: Service) -> None:
+    """The leases that a replay grants are, in order, those under which replicas reported calls to start."""
+    granted = [action.lease_id for actions in _replayed(service) for action in actions if isinstance(action, Grant)]
+    events = [event_from_json(line)[1] for line in service.log_lines()[1:]]
+    started = {event.lease_id for event in events if type(event).__name__ == "CallStarted"}
+    assert started
+    assert started <= set(granted)
+    assert len(granted) == len(set(granted))
