@@ -79,7 +79,7 @@ class HeldCalls:
                 held.calls[call.call_id] = HeldCall(call)
             case CallReady(application_id=application_id, call_id=call_id):
                 held_call = self._call(application_id, call_id)
-                if held_call is not None:
+                if held_call is not None and held_call.ready is None:
                     held_call.ready = event
             case ApplicationClosed(application_id=application_id) if application_id in self.applications:
                 held = self.applications[application_id]

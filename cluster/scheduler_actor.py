@@ -55,7 +55,10 @@ class Scheduler:
         self._ticking = asyncio.create_task(self._tick_forever())
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
-        """Take a changed `user_config`; raises ValidationError, and keeps the settings it has, when it is wrong."""
+        """Take a changed `user_config`. Raises ValidationError when it is wrong.
+
+        Serve then ends this scheduler, and none runs until a right `user_config` comes; ingresses hold what waits.
+        """
         self._service.change_settings(load_settings({**self._args, **user_config}))
 
     async def submit(self, submission: Submission) -> SubmissionReply:

@@ -27,7 +27,7 @@ COLLECT_WAIT_S = 1.0
 VIEW_S = 0.5
 RETRY_S = 0.2
 
-_ENDINGS = (ApplicationCancelled, ApplicationClosed, CallCancelled, CallFailed)
+_ENDINGS = (ApplicationCancelled, ApplicationClosed, CallCancelled, CallFailed, CallFinished)
 
 Listener = Callable[[Action], None]
 

@@ -238,6 +238,7 @@ class SchedulerService:
         iterations = 0 if before is None else max(0, report.iterations - link.iterations)
         link.served_token_iterations = max(before or 0.0, report.served_token_iterations)
         link.iterations = max(link.iterations, report.iterations)
+        self._telemetry.report(report.replica_id, report.kv_used_tokens)
         self._telemetry.preempted(max(0, report.preemptions - link.preemptions))
         link.preemptions = max(link.preemptions, report.preemptions)
         return ProgressReported(report.replica_id, served, iterations, report.kv_used_tokens, report.generated)

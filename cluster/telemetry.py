@@ -35,6 +35,9 @@ class SchedulerTelemetry:
         self._virtual_time = Gauge("justitia_virtual_time", "Virtual time, token-iterations per unit of weight")
         self._kv_held = Gauge("justitia_kv_held_tokens", "KV tokens that granted calls hold")
         self._kv_pool = Gauge("justitia_kv_pool_tokens", "KV tokens of all replicas (M)")
+        self._kv_used = Gauge(
+            "justitia_kv_used_tokens", "KV tokens in use by an engine's own count", tag_keys=("replica",)
+        )
         self._grants = Counter("justitia_grants_total", "Grants given")
         self._tags = Counter("justitia_tag_changes_total", "Finish tags set or corrected")
         self._refusals = Counter("justitia_refusals_total", "Applications and calls refused", tag_keys=("reason",))
@@ -59,6 +62,10 @@ class SchedulerTelemetry:
         self._virtual_time.set(core.virtual_time)
         self._kv_held.set(sum(replica.held_tokens for replica in core.replicas.values()))
         self._kv_pool.set(core.pool_tokens)
+
+    def report(self, replica_id: str, kv_used_tokens: int) -> None:
+        """Set a replica's gauge from its own report."""
+        self._kv_used.set(kv_used_tokens, tags={"replica": replica_id})
 
     def preempted(self, sequences: int) -> None:
         """Engines preempted so many more sequences."""

@@ -8,10 +8,12 @@ from contextlib import aclosing
 from typing import Any
 
 from fastapi import Request
+from starlette.requests import ClientDisconnect
 
 from cluster.messages import CallRequest
+from scheduler.actions import Refusal
 from scheduler.types import ApplicationRecord
-from serve_app.errors import ApiError
+from serve_app.errors import ApiError, from_refusal
 from serve_app.inference import forwarded_headers
 
 
@@ -34,12 +36,15 @@ def ended_status(record: ApplicationRecord) -> dict[str, Any]:
 
 
 async def bounded_body(request: Request, limit_bytes: int) -> bytes:
-    """The request's body. Raises ApiError 413 as soon as it is longer than the limit."""
+    """The request's body. Raises ApiError 413 as soon as it is longer than the limit, 499 for one that breaks off."""
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > limit_bytes:
-            raise ApiError(413, f"the body is longer than {limit_bytes} bytes")
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > limit_bytes:
+                raise ApiError(413, f"the body is longer than {limit_bytes} bytes")
+    except ClientDisconnect:
+        raise from_refusal(Refusal.CANCELLED, "the client left in the middle of its request") from None
     return bytes(body)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import Any
 
 from ray import serve
@@ -18,6 +19,7 @@ from cluster.telemetry import log_event
 logger = logging.getLogger("ray.serve")
 
 ANSWER_S = 2.0
+VIEW_POLL_S = 0.01
 
 
 class Peers:
@@ -31,7 +33,7 @@ class Peers:
 
     async def all(self) -> list[Any]:
         """A handle to each other ingress."""
-        return [self._to(peer_id) for peer_id in sorted(self._ids())]
+        return [self._to(peer_id) for peer_id in sorted(await self._ids())]
 
     async def holder(self, application_id: str) -> Any | None:
         """A handle to the ingress that holds an application, if another one does."""
@@ -39,11 +41,20 @@ class Peers:
         answers = await asyncio.gather(*(self._asks(peer, application_id) for peer in peers))
         return next((peer for peer, holds in zip(peers, answers, strict=True) if holds), None)
 
-    def _ids(self) -> frozenset[str]:
+    async def _ids(self) -> frozenset[str]:
         if self._handle is None:
             self._handle = serve.get_deployment_handle(self._deployment, app_name=self._application)
             watch(self._handle)
-        return live_replicas(self._deployment, self._application) - {self._own_id}
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_S):
+                return await self._view() - {self._own_id}
+        return frozenset()
+
+    async def _view(self) -> frozenset[str]:
+        """All ingresses, this one among them; the first view of them comes a moment after the first question."""
+        while not (view := live_replicas(self._deployment, self._application)):  # noqa: ASYNC110 - once, and short
+            await asyncio.sleep(VIEW_POLL_S)
+        return view
 
     def _to(self, peer_id: str) -> Any:
         return self._handle.options(session_id=replica_session(peer_id), _by_reference=False)

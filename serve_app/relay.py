@@ -1,12 +1,15 @@
 """Relaying an answer's ASGI messages to the HTTP client, and noticing a client that leaves.
 
-Nothing is sent before the first message has come, so a refusal until then is a proper HTTP error. A client that
-leaves, before or after, closes the stream, which frees its place wherever it is.
+Nothing is sent before the first message has come, so a refusal until then is a proper HTTP error. What breaks an
+answer later is the last of its events, where it is a stream of them, and else breaks the connection: a half answer
+never looks like a whole one. A client that leaves, before or after, closes the stream, which frees its place
+wherever it is.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -15,7 +18,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from scheduler.actions import Refusal
-from serve_app.errors import from_refusal
+from serve_app.errors import ApiError, from_refusal
 
 Messages = AsyncGenerator[dict[str, Any]]
 
@@ -57,8 +60,20 @@ class RelayedResponse(Response):
             await send(self._first)
             async for message in self._rest:
                 await send(message)
+        except ApiError as error:
+            if not _is_event_stream(self._first):
+                raise
+            body = f"data: {json.dumps(error.body())}\n\n".encode()
+            await send({"type": "http.response.body", "body": body, "more_body": False})
         finally:
             await self._rest.aclose()
+
+
+def _is_event_stream(start: dict[str, Any]) -> bool:
+    return any(
+        name.lower() == b"content-type" and value.startswith(b"text/event-stream")
+        for name, value in start.get("headers", [])
+    )
 
 
 async def _first_of(messages: Messages) -> dict[str, Any]:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import AsyncIterator, Generator
 from typing import TYPE_CHECKING
 
 import pytest
+import pytest_asyncio
 
 if TYPE_CHECKING:  # importing it imports Ray, which other tests need not wait for
     from tests.ray_service import Service
 
 
-@pytest.fixture(scope="session")
-def service() -> Iterator[Service]:
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def service() -> AsyncIterator[Service]:
+    """On the event loop of its tests: handles of this process live there, and end before it."""
     from tests.ray_service import running_service
 
-    with running_service() as service:
+    async with running_service() as service:
         yield service
 
 

@@ -15,14 +15,15 @@ import signal
 import sqlite3
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
+import psutil
 
 from cluster.deploy.local import deploy, free_port, load_config, local_ray
 from scheduler.actions import Action, Grant, PublishCallEnd, PublishTag
@@ -44,7 +45,10 @@ ENGINE = {
 }
 MODEL = "simulated"
 OPEN_IDLE_S = 2.0
+LAST_IN_ORDER = 1e-6  # a weight so small that an application comes after every other, whatever was learnt before
+METRICS_EVERY_MS = "2000"  # Ray's own default of ten seconds would make tests wait
 POLL_S = 0.05
+GONE_WITHIN_S = 10.0
 LOG_TAIL_LINES = 40
 
 Config = dict[str, Any]
@@ -131,6 +135,10 @@ class Service:
         text = (self.state_dir / f"events-{epoch}.jsonl").read_text(encoding="utf-8")
         return Recording.of(text[: text.rfind("\n") + 1].splitlines())
 
+    def epochs(self) -> list[int]:
+        """Of every scheduler that there was, in order."""
+        return sorted(int(path.stem.removeprefix("events-")) for path in self.state_dir.glob("events-*.jsonl"))
+
     def logs(self, deployment: str) -> dict[str, list[dict[str, Any]]]:
         """JSON log records of each replica of a deployment, dead ones included, by replica id."""
         return {
@@ -209,15 +217,29 @@ class Recording:
         return wrong
 
 
-@contextmanager
-def running_service() -> Iterator[Service]:
-    """Ray and the service, up and answering; both gone afterwards."""
+@asynccontextmanager
+async def running_service() -> AsyncIterator[Service]:
+    """Ray and the service, up and answering; both gone afterwards, with every process and file of theirs."""
+    os.environ.setdefault("RAY_metrics_report_interval_ms", METRICS_EVERY_MS)
+    before = children()
     with tempfile.TemporaryDirectory(prefix="jst-state-") as state_dir, local_ray(num_cpus=2) as ray_dir:
         config = service_config(Path(state_dir))
         url = deploy(config)
         service = Service(url, config, Path(state_dir), ray_dir)
-        asyncio.run(service.until(lambda seen: len(seen["replicas"]) == 2, within_s=30))
+        await service.until(lambda seen: len(seen["replicas"]) == 2, within_s=30)
+        started = children() - before
         yield service
+        started |= children() - before
+    deadline_s = time.monotonic() + GONE_WITHIN_S
+    while left := [process for process in started if process.is_running()]:
+        assert time.monotonic() < deadline_s, f"left behind: {left}"
+        await asyncio.sleep(POLL_S)
+    assert not ray_dir.exists()
+
+
+def children() -> set[psutil.Process]:
+    """Every process that this one started, and those that they started."""
+    return set(psutil.Process().children(recursive=True))
 
 
 def service_config(state_dir: Path) -> Config:
@@ -252,7 +274,7 @@ def document_call(name: str, tokens: int, prompt: str = "Go on", **fields: Any) 
 async def occupied(service: Service, rounds: int = 3) -> AsyncIterator[str]:
     """All slots of both replicas are taken by one application, about 4 s a round; gives its id.
 
-    It stands first in the order: what a test adds waits at least until the next round begins.
+    What a test adds waits until a round ends, whatever its place in the order.
     """
     calls = [document_call(f"hold{index}", 800, n=SLOTS) for index in range(2 * rounds)]
     async with service.async_http() as client:

@@ -7,13 +7,14 @@ through a cluster's dashboard, with the same file.
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +77,12 @@ def local_ray(num_cpus: int | None = None, environment: Mapping[str, str] | None
     try:
         yield directory
     finally:
-        serve.shutdown()
-        ray.shutdown()
-        shutil.rmtree(directory, ignore_errors=True)
+        try:
+            with redirect_stdout(io.StringIO()):  # Ray tells there that the controller, which is told to end, ended
+                serve.shutdown()
+        finally:  # a handle whose event loop is gone makes it fail, and Ray must end all the same
+            ray.shutdown()
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def deploy(config: Mapping[str, Any], progress: Progress = lambda _: None) -> str:

@@ -49,14 +49,11 @@ async def test_a_completion_answers_every_prompt_and_choice(service: Service) ->
     async with service.openai() as client:
         whole = await client.completions.create(model=MODEL, prompt=["one", "two"], n=2, max_tokens=6)
         stream = await client.completions.create(model=MODEL, prompt=["one", "two"], n=2, max_tokens=6, stream=True)
-        texts: Counter[int] = Counter()
-        said = {index: "" for index in range(4)}
+        said = dict.fromkeys(range(4), "")
         async for chunk in stream:
             for choice in chunk.choices:
                 said[choice.index] += choice.text
-                texts[choice.index] += 1
     assert [choice.text for choice in whole.choices] == list(said.values())
-    assert set(texts) == {0, 1, 2, 3}
 
 
 async def test_fields_of_the_engine_reach_it_and_unknown_ones_pass(service: Service) -> None:

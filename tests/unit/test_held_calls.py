@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from cluster.held_calls import HeldCalls
@@ -112,14 +112,17 @@ def random_life(chance: random.Random, world: World) -> None:
             events.append(CallCancelled(*some_call.key, "gone"))
             if chance.random() < 0.1:
                 events.append(ApplicationCancelled(some_call.key.application_id, "gone"))
-        world.handle(chance.choice(events))
+        event = chance.choice(events)
+        world.handle(event)
+        if isinstance(event, CallLost) and event.lease_id in world.grants:
+            world.held.lose_grant(world.grants[event.lease_id])  # the stream of its answer broke
 
 
-@given(st.randoms(use_true_random=False))
-@settings(max_examples=150, deadline=None)
-def test_a_fresh_core_gets_back_what_had_not_ended_in_the_same_order(chance: random.Random) -> None:
+@given(st.integers(0, 2**32))
+@settings(max_examples=150, deadline=None, phases=[Phase.explicit, Phase.generate])
+def test_a_fresh_core_gets_back_what_had_not_ended_in_the_same_order(seed: int) -> None:
     world = World()
-    random_life(chance, world)
+    random_life(random.Random(seed), world)
     before, tags = live(world.core), _tags(world.core)
     core = world.successor()
     after = live(core)
@@ -131,7 +134,9 @@ def test_a_fresh_core_gets_back_what_had_not_ended_in_the_same_order(chance: ran
         elif state is CallState.READY:
             assert after[key] is CallState.READY
     tags_after = _tags(core)
-    names = [name for name in tags if name in tags_after]
+    # An open application that the reference has served in full begins anew with whatever it reveals.
+    served = {"open"} if tags.get("open", 0.0) <= world.core.virtual_time else set()
+    names = [name for name in tags if name in tags_after and name not in served]
     assert sorted(names, key=lambda name: tags[name]) == sorted(names, key=lambda name: tags_after[name])
     _never_granted_twice(core, {key for key, state in after.items() if state is CallState.RUNNING})
 

@@ -176,6 +176,7 @@ async def test_the_end_of_a_call_ends_the_wait_for_it(
 
 async def test_a_grant_that_nobody_wants_any_more_is_used_up(link: SchedulerLink, scheduler: Scheduler) -> None:
     """Its replica was lost between the last byte and the report: the call has its answer."""
+    await eventually(lambda: scheduler.sequence > 0)
     link.tell(ApplicationArrived(application("a", call("c", d=7, n=2))), CallReady("a", "c", 11, 6))
     link._take(GRANT)
     link._take(Grant("r", "stranger", "c", "1-2", 1, 0))

@@ -369,3 +369,35 @@ async def test_ids_are_taken_once_and_free_after_a_refusal() -> None:
         assert (await ended(second, "x")).state == "finished"
         await system.clean()
         assert system.begun[CallKey("x", "c")] == 2
+
+
+async def test_an_application_cancelled_before_it_was_taken_begins_no_call() -> None:
+    """Its acceptance and its end come in one batch of mail."""
+    async with started() as system:
+        ingress = system.ingresses[0]
+        service, system.wire.service = system.wire.service, None
+        submitting = asyncio.create_task(submit(ingress, "x", completion("c")))
+        await eventually(lambda: "x" in ingress.link.held.applications)
+        ingress.runner.cancel("x")
+        system.wire.service = service
+        assert (await submitting).state in ("queued", "cancelled")
+        assert (await ended(ingress, "x")).state == "cancelled"
+        assert ingress.runner.get("x").tasks == set()
+        assert not system.begun
+        await system.clean()
+
+
+async def test_an_id_whose_client_left_is_not_free_before_it_has_ended() -> None:
+    """FAULTS O8: the end of the first must not be taken for that of the second."""
+    async with started() as system:
+        ingress = system.ingresses[0]
+        service, system.wire.service = system.wire.service, None
+        submitting = asyncio.create_task(submit(ingress, "x", completion("c")))
+        await eventually(lambda: "x" in ingress.link.held.applications)
+        submitting.cancel()
+        await asyncio.gather(submitting, return_exceptions=True)
+        with pytest.raises(ApiError, match="exists already"):
+            await submit(ingress, "x", completion("c"))
+        system.wire.service = service
+        assert (await ended(ingress, "x")).state == "cancelled"
+        await system.clean()
