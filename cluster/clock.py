@@ -16,3 +16,8 @@ def monotonic_s() -> float:
 def wall_s() -> float:
     """Seconds since 1970, for display."""
     return time.time()
+
+
+def pause(seconds: float) -> None:
+    """Block this thread; never on an event loop that others wait for."""
+    time.sleep(seconds)

@@ -10,8 +10,10 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from cluster.clock import wall_s
+from cluster.clock import monotonic_s, pause, wall_s
 
+BUSY_S = 10.0
+_RETRY_S = 0.02
 _SCHEMA = "CREATE TABLE IF NOT EXISTS clock (id INTEGER PRIMARY KEY CHECK (id = 1), epoch INTEGER, virtual_time REAL)"
 
 
@@ -27,8 +29,8 @@ class Journal:
             self._open(state_dir / "journal.sqlite3")
 
     def _open(self, path: Path) -> None:
-        self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
-        self._database.execute("PRAGMA journal_mode=WAL")
+        self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_S)
+        _use_write_ahead_log(self._database)
         self._database.execute("PRAGMA synchronous=NORMAL")
         self._database.execute(_SCHEMA)
         self._database.execute("BEGIN IMMEDIATE")
@@ -52,3 +54,17 @@ class Journal:
         if self._database is not None:
             self._database.close()
             self._database = None
+
+
+def _use_write_ahead_log(database: sqlite3.Connection) -> None:
+    """Switch the file to WAL. SQLite does not wait for others here as it does elsewhere, so this does."""
+    deadline_s = monotonic_s() + BUSY_S
+    while True:
+        try:
+            database.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError:
+            if monotonic_s() > deadline_s:
+                raise
+            pause(_RETRY_S)
+        else:
+            return

@@ -129,7 +129,8 @@ class Application:
         """finished, failed or cancelled, once it has ended."""
         if self.failure is not None:
             return "failed"
-        return "finished" if self.cancellation is None else "cancelled"
+        stopped = not self.spec.open and any(call.state is CallState.CANCELLED for call in self.calls.values())
+        return "cancelled" if stopped or self.cancellation is not None else "finished"
 
     @property
     def served_cost(self) -> float:

@@ -153,8 +153,16 @@ class SchedulerCore:
         refused = self._gate.application_refused(spec, self.unfinished_calls)
         if refused is not None:
             self._actions.append(Reject(spec.application_id, None, *refused))
+        elif event.resumes is None:
+            self._admit(spec, Resumption(self.virtual_time, 0.0, 0.0))
         else:
-            self._admit(spec, event.resumes or Resumption(self.virtual_time, 0.0, 0.0))
+            self._resume(spec, event.resumes)
+
+    def _resume(self, spec: ApplicationSpec, begin: Resumption) -> None:
+        """Take back an application; V had come at least as far as its start tag when it arrived."""
+        for finish in self.reference.catch_up(self.now_s, begin.start_tag):
+            self._reference_finished(finish)
+        self._admit(spec, begin)
 
     def _admit(self, spec: ApplicationSpec, begin: Resumption) -> Application:
         self._application_count += 1

@@ -95,6 +95,15 @@ class ReferenceClock:
             finishes.append(ReferenceFinish(head, now_s - (now_s - begin_s) * (left / service)))
         return finishes
 
+    def catch_up(self, now_s: float, virtual_time: float) -> list[ReferenceFinish]:
+        """Move V on to where an earlier scheduler is known to have been; returns whom that passes."""
+        self.virtual_time = max(self.virtual_time, virtual_time)
+        finishes = []
+        while (head := self._tags.peek()) is not None and self._tags.rank(head) <= self.virtual_time:
+            self.remove(head)
+            finishes.append(ReferenceFinish(head, now_s))
+        return finishes
+
     def drain(self, now_s: float) -> list[ReferenceFinish]:
         """End the busy period: everyone left is served in full at `now_s`, and V moves to the last tag."""
         self._advanced_to_s = now_s

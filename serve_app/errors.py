@@ -10,6 +10,7 @@ Laws.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -158,6 +159,15 @@ async def _handle_validation(_: Request, error: Exception) -> JSONResponse:
 async def _handle_http_exception(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     return respond(ApiError(error.status_code, str(error.detail)))
+
+
+def engine_error(status: int, body: bytes) -> ApiError:
+    """What an engine answered other than 200, as a refusal of ours: its reason, and 503 for its own failures."""
+    try:
+        message = str(json.loads(body)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        message = body[:500].decode("utf-8", "replace")
+    return ApiError(status if 400 <= status < 500 else 503, message)
 
 
 def _family(status: int) -> str:

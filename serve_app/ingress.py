@@ -26,7 +26,7 @@ from cluster.scheduler_link import SchedulerLink
 from scheduler.actions import Refusal
 from scheduler.events import ApplicationCancelled, ApplicationClosed
 from serve_app.documents import parse_application
-from serve_app.errors import ApiError, from_refusal, install_handlers
+from serve_app.errors import engine_error, from_refusal, install_handlers
 from serve_app.http_requests import bounded_body, ended_status, forwarded_get, last_event_id, server_sent
 from serve_app.inference import Inference, forwarded_headers
 from serve_app.inference_request import parse_inference
@@ -157,17 +157,21 @@ class Ingress:
     async def infer(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """One OpenAI request (`/v1/chat/completions` or `/v1/completions`), answered whole. Raises ApiError."""
         status, answer = await drain(self._inference_messages(path, json.dumps({**body, "stream": False}).encode()))
-        document: dict[str, Any] = json.loads(answer)
         if status != 200:
-            raise ApiError(status, document.get("error", {}).get("message", "the engine refused the request"))
+            raise engine_error(status, answer)
+        document: dict[str, Any] = json.loads(answer)
         return document
 
     async def infer_stream(self, path: str, body: dict[str, Any]) -> AsyncGenerator[bytes]:
         """One OpenAI request, answered as the bytes of its server-sent events. Raises ApiError."""
         stream = self._inference_messages(path, json.dumps({**body, "stream": True}).encode())
         async with aclosing(stream):
+            start = await anext(stream)
+            if start["status"] != 200:
+                _, answer = await drain(stream)
+                raise engine_error(start["status"], answer)
             async for message in stream:
-                if message["type"] == "http.response.body" and message.get("body"):
+                if message.get("body"):
                     yield message["body"]
 
     async def _inference_messages(self, path: str, body: bytes) -> AsyncGenerator[dict[str, Any]]:

@@ -33,7 +33,7 @@ from scheduler.events import ApplicationArrived, ApplicationCancelled
 from scheduler.types import ApplicationRecord, ApplicationSpec, CallKey, CallSpec
 from serve_app.application_events import EventStream
 from serve_app.documents import ApplicationDocument, ApplicationStatus, CallStatus
-from serve_app.errors import ApiError, from_refusal
+from serve_app.errors import ApiError, engine_error, from_refusal
 from serve_app.inference import CountedCall, Inference
 from serve_app.inference_request import COMPLETIONS_DEFAULT_TOKENS, InferenceRequest, parse_inference
 
@@ -335,7 +335,7 @@ class ApplicationRunner:
         predicted = self._inference.predict(key, run.document.application_type, counted, name)
         status, body = await drain(self._inference.answer_member(key, counted, predicted))
         if status != 200:
-            raise _engine_error(status, body)
+            raise engine_error(status, body)
         return _texts(json.loads(body), counted.request.is_chat)
 
     async def _count(self, run: Run, name: str) -> CountedCall:
@@ -396,11 +396,3 @@ def _texts(answer: dict[str, Any], is_chat: bool) -> list[str]:
     if is_chat:
         return [choice["message"].get("content") or "" for choice in choices]
     return [choice["text"] for choice in choices]
-
-
-def _engine_error(status: int, body: bytes) -> ApiError:
-    try:
-        message = str(json.loads(body)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        message = body[:500].decode("utf-8", "replace")
-    return ApiError(status if 400 <= status < 500 else 503, message)

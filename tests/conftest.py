@@ -1,15 +1,32 @@
-"""The service that the tests of `tests/http` and `tests/cluster` share, and its logs when one of them fails."""
+"""The service that the tests of `tests/http` and `tests/cluster` share, and its logs when one of them fails.
+
+Hypothesis profiles: `HYPOTHESIS_PROFILE=long pytest tests/property` searches for minutes instead of seconds.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Generator
 from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:  # importing it imports Ray, which other tests need not wait for
     from tests.ray_service import Service
+
+_SLOW_ON_PURPOSE = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+settings.register_profile("normal", max_examples=100, deadline=None, suppress_health_check=_SLOW_ON_PURPOSE)
+settings.register_profile(
+    "long",
+    max_examples=3000,
+    stateful_step_count=120,
+    deadline=None,
+    suppress_health_check=_SLOW_ON_PURPOSE,
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "normal"))
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

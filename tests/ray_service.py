@@ -26,9 +26,18 @@ import openai
 import psutil
 
 from cluster.deploy.local import deploy, free_port, load_config, local_ray
-from scheduler.actions import Action, Grant, PublishCallEnd, PublishTag
-from scheduler.event_log import event_from_json, replay
-from scheduler.events import CallFinished, CallLost, CallReady, Event
+from scheduler.actions import Action, Grant, PublishCallEnd, PublishTag, Reject
+from scheduler.event_log import LogHeader, event_from_json, replay
+from scheduler.events import (
+    ApplicationArrived,
+    CallAdopted,
+    CallFinished,
+    CallLost,
+    CallReady,
+    CallRevealed,
+    Event,
+    SettingsChanged,
+)
 from scheduler.types import CallKey
 
 CONFIG = Path(__file__).parent.parent / "serve_config.yaml"
@@ -171,12 +180,14 @@ def is_idle(overview: dict[str, Any]) -> bool:
 class Recording:
     """An event log: what came in, and what the core orders when it is told the same again."""
 
+    policy: str
     steps: list[tuple[Event, list[Action]]]
 
     @classmethod
     def of(cls, lines: list[str]) -> Recording:
         events = [event_from_json(line)[1] for line in lines[1:]]
-        return cls(list(zip(events, replay(lines), strict=True)))
+        policy = LogHeader.from_json(lines[0]).policy
+        return cls(policy, list(zip(events, replay(lines), strict=True)))
 
     @property
     def grants(self) -> list[Grant]:
@@ -190,31 +201,68 @@ class Recording:
         return [event.lease_id for event, _ in self.steps if isinstance(event, CallFinished)]
 
     def grants_out_of_order(self) -> list[str]:
-        """Grants that were given while a call of an application with a smaller tag waited.
+        """Grants that `justitia` gave while a call of an application with a smaller tag waited.
 
         Independent of the core: who waits and which tags hold is read off the events and published actions alone,
         for calls that come after no others.
         """
-        waiting: dict[CallKey, None] = {}
-        tags: dict[str, float] = {}
-        keys: dict[str, CallKey] = {}
-        wrong: list[str] = []
+        queue = _Queue(self.policy)
         for event, actions in self.steps:
-            if isinstance(event, CallReady):
-                waiting[CallKey(event.application_id, event.call_id)] = None
-            elif isinstance(event, CallLost) and event.lease_id in keys:
-                waiting[keys[event.lease_id]] = None
+            queue.hear(event)
             for action in actions:
-                if isinstance(action, PublishTag):
-                    tags[action.application_id] = action.finish_tag
-                elif isinstance(action, PublishCallEnd):
-                    waiting.pop(CallKey(action.application_id, action.call_id), None)
-                elif isinstance(action, Grant):
-                    key = keys[action.lease_id] = CallKey(action.application_id, action.call_id)
-                    waiting.pop(key, None)
-                    ahead = [other for other in waiting if tags[other.application_id] < tags[key.application_id]]
-                    wrong += [f"{key} before {other}" for other in ahead]
-        return wrong
+                queue.see(action)
+        return queue.wrong
+
+
+class _Queue:
+    """Who waits, as an onlooker sees it."""
+
+    def __init__(self, policy: str) -> None:
+        self.wrong: list[str] = []
+        self._policy = policy
+        self._tags: dict[str, float] = {}
+        self._introduced: set[CallKey] = set()
+        self._waiting: set[CallKey] = set()
+        self._granted: dict[str, CallKey] = {}
+
+    def hear(self, event: Event) -> None:
+        match event:
+            case ApplicationArrived(application):
+                free = [call.call_id for call in application.calls if not call.after]
+                self._introduced |= {CallKey(application.application_id, call_id) for call_id in free}
+            case CallRevealed(application_id, call):
+                self._introduced.add(CallKey(application_id, call.call_id))
+            case CallReady(application_id, call_id):
+                self._waiting |= {CallKey(application_id, call_id)} & self._introduced
+            case CallAdopted(application_id, call_id):
+                self._waiting.discard(CallKey(application_id, call_id))
+            case CallLost(lease_id) if lease_id in self._granted:
+                self._waiting.add(self._granted[lease_id])
+            case SettingsChanged(policy=policy):
+                self._policy = policy
+            case _:
+                pass
+
+    def see(self, action: Action) -> None:
+        match action:
+            case PublishTag():
+                self._tags[action.application_id] = action.finish_tag
+            case PublishCallEnd(application_id, call_id) | Reject(application_id, str(call_id)):
+                self._introduced.discard(CallKey(application_id, call_id))
+                self._waiting.discard(CallKey(application_id, call_id))
+            case Reject(application_id):
+                self._introduced = {key for key in self._introduced if key.application_id != application_id}
+            case Grant():
+                self._note_grant(action)
+            case _:
+                pass
+
+    def _note_grant(self, grant: Grant) -> None:
+        key = self._granted[grant.lease_id] = CallKey(grant.application_id, grant.call_id)
+        self._waiting.discard(key)
+        if self._policy == "justitia":
+            tag = self._tags[key.application_id]
+            self.wrong += [f"{key} before {other}" for other in self._waiting if self._tags[other.application_id] < tag]
 
 
 @asynccontextmanager
