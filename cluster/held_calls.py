@@ -3,7 +3,9 @@
 The scheduler's ordering state is soft. When a scheduler was started anew, `reintroduction` gives the events that
 put it in the picture again: applications with the tags they had, calls that wait, calls that run under a lease.
 Laws: a call that ended is never introduced again; a call that runs is adopted, not granted a second time, unless
-its replica is gone; what was cancelled is cancelled again, since the word of it may have been lost.
+its replica is gone; what was cancelled is cancelled again, since the word of it may have been lost; an application
+that came call by call is kept between two of its calls, with its tag, age and cost so far, by the ingress that is
+told of it, until the word that it has ended: the scheduler's `max_applications` and `open_idle_s` bound that.
 """
 
 from __future__ import annotations
@@ -106,12 +108,26 @@ class HeldCalls:
                 self._end_call(application_id, call_id, memory_cost(action.prompt_tokens, action.output_tokens))
             case Reject(application_id=application_id, call_id=call_id) if call_id is not None:
                 self._end_call(application_id, call_id, 0.0)
-            case Reject(application_id=application_id) if not self._by_call(application_id):
-                self.applications.pop(application_id, None)
+            case Reject(application_id=application_id):
+                self._refuse_application(application_id)
             case PublishCompletion(record):
-                self.applications.pop(record.application_id, None)
+                self._end_application(record.application_id)
             case _:
                 pass
+
+    def cancellations(self, reason: str) -> list[Event]:
+        """What to tell the scheduler when this ingress gives everything up.
+
+        An application that came call by call stays open for other ingresses, without the calls from here.
+        """
+        events: list[Event] = []
+        for application_id, held in self.applications.items():
+            if held.by_call:
+                kept = [call_id for call_id, call in held.calls.items() if call.cancelled is None]
+                events.extend(CallCancelled(application_id, call_id, reason) for call_id in kept)
+            elif held.cancelled is None:
+                events.append(ApplicationCancelled(application_id, reason))
+        return events
 
     def lose_grant(self, grant: Grant) -> None:
         """This lease brought no answer; its call waits again, unless a later grant has arrived."""
@@ -130,17 +146,28 @@ class HeldCalls:
         held = self.applications.get(application_id)
         return None if held is None else held.calls.get(call_id)
 
-    def _by_call(self, application_id: str) -> bool:
-        """Did it come call by call? Then a refusal means that another ingress was the first to introduce it again."""
+    def _refuse_application(self, application_id: str) -> None:
+        """Where it came call by call, another ingress was the first to introduce it again, and is told of it."""
         held = self.applications.get(application_id)
-        return held is not None and held.by_call
+        if held is not None and held.by_call and held.calls:
+            held.tag = None
+        else:
+            self.applications.pop(application_id, None)
+
+    def _end_application(self, application_id: str) -> None:
+        """Calls that are left were revealed after its end: they opened an application of the same name."""
+        held = self.applications.pop(application_id, None)
+        if held is not None and held.by_call and held.calls:
+            self.applications[application_id] = HeldApplication(
+                replace(held.spec, open=True), held.arrival_s, by_call=True, calls=held.calls
+            )
 
     def _end_call(self, application_id: str, call_id: str, cost: float) -> None:
         held = self.applications.get(application_id)
         if held is None or held.calls.pop(call_id, None) is None:
             return
         held.ended_cost += cost
-        if held.by_call and not held.calls:
+        if held.by_call and not held.calls and held.tag is None:
             del self.applications[application_id]
 
 

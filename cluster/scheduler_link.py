@@ -26,6 +26,7 @@ logger = logging.getLogger("ray.serve")
 COLLECT_WAIT_S = 1.0
 VIEW_S = 0.5
 RETRY_S = 0.2
+LEAVE_S = 1.0
 
 _ENDINGS = (ApplicationCancelled, ApplicationClosed, CallCancelled, CallFailed, CallFinished)
 
@@ -113,6 +114,16 @@ class SchedulerLink:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def leave(self) -> None:
+        """Give up all that is held, let the scheduler hear of it for `LEAVE_S` at most, then stop; idempotent."""
+        if self.alive:
+            self.tell(*self.held.cancellations("its ingress stops"))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LEAVE_S):
+                    while self._outbox:  # noqa: ASYNC110 - ends with the outbox or the time limit
+                        await asyncio.sleep(LEAVE_S / 100)
+        await self.stop()
 
     @property
     def alive(self) -> bool:
@@ -213,7 +224,7 @@ class SchedulerLink:
         first = reply.last - len(reply.actions) + 1
         for number, action in enumerate(reply.actions, first):
             if number > self._collected:
-                self._collected = number  # taken once, even if a listener raises
+                self._collected = number  # taken once, whatever comes of it
                 self._take(action)
 
     def _take(self, action: Action) -> None:
@@ -229,7 +240,21 @@ class SchedulerLink:
                 pass
         for listener in (self._general_listener, self._listeners.get(_application_of(action))):
             if listener is not None:
-                listener(action)
+                self._tell_listener(listener, action)
+
+    def _tell_listener(self, listener: Listener, action: Action) -> None:
+        """A listener that fails is its own loss: the mail of all others goes on."""
+        try:
+            listener(action)
+        except Exception as error:  # whatever a listener raises
+            log_event(
+                logger,
+                "listener_failed",
+                ingress_id=self.ingress_id,
+                application_id=_application_of(action),
+                action=type(action).__name__,
+                error=repr(error),
+            )
 
     def _take_grant(self, grant: Grant) -> None:
         """Hand a grant to whoever waits. Where nobody does, the call has its answer, or was given up before.

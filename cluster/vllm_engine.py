@@ -1,4 +1,4 @@
-"""The vLLM engine of a replica; the only file that imports vllm (0.29 to 0.33).
+"""The vLLM engine of a replica; the only file that imports vllm (tested with 0.32).
 
 vLLM's own OpenAI application runs in this process on an AsyncLLM whose `generate` asks for a lease first, so
 chat templates, tools, structured output, logprobs, streaming and errors are vLLM's. The engine core is one

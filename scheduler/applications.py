@@ -20,6 +20,9 @@ from scheduler.cost import CostModel
 from scheduler.lifecycle import ENDS, CallState, check_move
 from scheduler.types import ApplicationSpec, CallKey, CallSpec
 
+MAX_ENDED_CALLS = 100
+"""Ended calls of an open application that are kept; of older ones only their cost is."""
+
 
 @dataclass(slots=True)
 class Call:
@@ -106,6 +109,9 @@ class Application:
         self.calls: dict[str, Call] = {}
         self.unfinished_calls = 0
         self.expected_cost = ended_cost
+        self._folded_cost = ended_cost
+        self._folded_calls = 0
+        self._ended_calls: deque[str] = deque()
         self.gps_finish_s: float | None = None
         self.failure: str | None = None
         self.cancellation: str | None = None
@@ -135,7 +141,13 @@ class Application:
     @property
     def served_cost(self) -> float:
         """Cost served so far, the generated part of running calls included."""
-        return sum(self._cost(call.prompt_tokens, call.output_tokens) for call in self.calls.values())
+        served = (self._cost(call.prompt_tokens, call.output_tokens) for call in self.calls.values())
+        return self._folded_cost + sum(served)
+
+    @property
+    def call_count(self) -> int:
+        """Calls that were revealed, those that are no longer kept included."""
+        return self._folded_calls + len(self.calls)
 
     def reveal(self, spec: CallSpec) -> Call:
         """Add a call; its dependencies must be calls of this application."""
@@ -172,6 +184,17 @@ class Application:
         call.end_reason = reason
         self.unfinished_calls -= 1
         self.reestimate(call)
+        if self.open:
+            self._fold_oldest(call)
+
+    def _fold_oldest(self, call: Call) -> None:
+        """Of a long-lived open application keep the last calls that ended, and the cost of all."""
+        self._ended_calls.append(call.key.call_id)
+        if len(self._ended_calls) > MAX_ENDED_CALLS:
+            oldest = self.calls.pop(self._ended_calls.popleft())
+            self._dependents.pop(oldest.key.call_id, None)
+            self._folded_cost += oldest.expected_cost
+            self._folded_calls += 1
 
     def start_anew_if_served(self, virtual_time: float) -> None:
         """Before more work is revealed: what V passed while the application asked for nothing is gone."""

@@ -8,8 +8,8 @@ application of k stages is therefore
     f ≤ max(f_GPS, arrival + critical path) + (k + 1)·D_max
 
 with the critical path in seconds as its calls really lasted, and D_max the longest call of anyone that ended
-during the application's life. Applications that were open, that lost a lease on the way or did not finish every
-call have no bound.
+during the application's life or was still running at its end. Applications that were open, that lost a lease on
+the way or did not finish every call have no bound.
 """
 
 from __future__ import annotations
@@ -102,14 +102,14 @@ class AuditBook:
         """A call that ran has ended."""
         self._longest_calls.add(end_s, duration_s)
 
-    def note_end(self, application: Application, record: ApplicationRecord) -> None:
-        """An application has ended; its audit waits for the reference."""
+    def note_end(self, application: Application, record: ApplicationRecord, longest_running_s: float) -> None:
+        """An application has ended; its audit waits for the reference. Calls that still run count too."""
         path_s, stages = critical_path_s(application.calls.values())
         undisturbed = all(
             call.state is CallState.FINISHED and call.attempts == 1 for call in application.calls.values()
         )
         static = undisturbed and record.outcome == "finished" and not application.spec.open
-        longest_s = self._longest_calls.since(application.arrival_s)
+        longest_s = max(longest_running_s, self._longest_calls.since(application.arrival_s))
         self._ended[application.sequence] = _Ended(record, path_s, stages, longest_s, static)
 
     def settle(self, application: int, gps_finish_s: float) -> ApplicationRecord:

@@ -1,8 +1,9 @@
 """What the core knows of one replica: its limits, the calls it holds, its open offer.
 
 The ledger is kept from grants and ends, and corrected by the replica's reports. Laws: a lease is in the ledger of
-exactly one replica from its grant to its end; sequences never exceed the replica's slots; the projected peak of
-admitted calls stays within the pool less the watermark, except that a call larger than that runs alone.
+exactly one replica from its grant to its end; at each grant, sequences stay within the replica's slots and the
+projected peak within the pool less the watermark, except that a call larger than that runs alone. (A call that
+outlives its prediction can carry the peak beyond later; the engine then preempts in the scheduler's order.)
 """
 
 from __future__ import annotations

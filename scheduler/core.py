@@ -15,22 +15,17 @@ Promises, for any order of events:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from itertools import takewhile
-from typing import Any
+from collections.abc import Mapping
+from typing import assert_never
 
 from scheduler.actions import (
     Abort,
     Action,
     Grant,
-    PublishAudit,
     PublishCallEnd,
-    PublishCompletion,
-    PublishTag,
     Refusal,
     Reject,
 )
-from scheduler.admission import Holding
 from scheduler.applications import Application, Call
 from scheduler.audit import AuditBook
 from scheduler.capacity import Replica
@@ -58,13 +53,15 @@ from scheduler.events import (
     SettingsChanged,
     TimePassed,
 )
-from scheduler.gps import ReferenceClock, ReferenceFinish
+from scheduler.fairness import Fairness
+from scheduler.gps import ReferenceClock
+from scheduler.lease_book import LeaseBook, leading
 from scheduler.lifecycle import ADOPTABLE, CallState
 from scheduler.policies import create_policy
 from scheduler.policies.contract import Policy, WaitingCall
 from scheduler.refusals import Gate
 from scheduler.settings import ClockMode, CoreSettings
-from scheduler.types import ApplicationRecord, ApplicationSpec
+from scheduler.types import ApplicationSpec
 
 
 class SchedulerCore:
@@ -82,45 +79,19 @@ class SchedulerCore:
         self.settings = settings
         self.policy = policy
         self.epoch = epoch
-        self.reference = ReferenceClock(virtual_time)
         self.applications: dict[str, Application] = {}
-        self.replicas: dict[str, Replica] = {}
-        self.leases: dict[str, Call] = {}
-        self.audit = AuditBook()
         self.now_s = 0.0
         self.unfinished_calls = 0
         self.ready_calls = 0
         self._cost = cost
-        self._gate = Gate(settings, self.applications, self.replicas)
-        self._by_sequence: dict[int, Application] = {}
+        self._book = LeaseBook(epoch)
+        self._gate = Gate(settings, self.applications, self._book.replicas)
         self._actions: list[Action] = []
-        self._reserved: dict[str, float] = {}
+        self._fairness = Fairness(virtual_time, lambda action: self._actions.append(action))
         self._idle_applications: dict[str, float] = {}
         self._engineless_since_s: float | None = None
         self._application_count = 0
         self._ready_count = 0
-        self._lease_count = 0
-        self._handlers: Mapping[type, Callable[[Any], None]] = {
-            ApplicationArrived: self._application_arrived,
-            CallRevealed: self._call_revealed,
-            CallReady: self._call_ready,
-            ApplicationClosed: self._application_closed,
-            ApplicationCancelled: self._application_cancelled,
-            CallCancelled: self._call_cancelled,
-            CallAdopted: self._call_adopted,
-            ReplicaJoined: self._replica_joined,
-            ReplicaLeft: self._replica_left,
-            ProgressReported: self._progress_reported,
-            CapacityOffered: self._capacity_offered,
-            OfferWithdrawn: self._offer_withdrawn,
-            CallStarted: self._call_started,
-            CallFinished: self._call_finished,
-            CallStopped: self._call_stopped,
-            CallFailed: self._call_failed,
-            CallLost: self._call_lost,
-            SettingsChanged: self._settings_changed,
-            TimePassed: self._time_passed,
-        }
 
     # ---- the one door
 
@@ -131,20 +102,105 @@ class SchedulerCore:
         self._actions = []
         if self.settings.clock is ClockMode.CAPACITY:
             self._serve(elapsed_s * self.settings.nominal_iterations_per_s * self.pool_tokens)
-        self._handlers[type(event)](event)
+        self._apply(event)
         self._dispatch()
         return self._actions
+
+    def _apply(self, event: Event) -> None:
+        match event:
+            case ProgressReported():
+                self._progress_reported(event)
+            case CapacityOffered():
+                self._capacity_offered(event)
+            case OfferWithdrawn():
+                self._offer_withdrawn(event)
+            case CallReady():
+                self._call_ready(event)
+            case CallStarted():
+                self._call_started(event)
+            case CallFinished():
+                self._call_finished(event)
+            case CallRevealed():
+                self._call_revealed(event)
+            case ApplicationArrived():
+                self._application_arrived(event)
+            case TimePassed():
+                self._time_passed()
+            case _:
+                self._apply_rare(event)
+
+    def _apply_rare(
+        self,
+        event: ApplicationClosed
+        | ApplicationCancelled
+        | CallCancelled
+        | CallAdopted
+        | CallStopped
+        | CallFailed
+        | CallLost
+        | ReplicaJoined
+        | ReplicaLeft
+        | SettingsChanged,
+    ) -> None:
+        match event:
+            case ApplicationClosed():
+                self._application_closed(event)
+            case ApplicationCancelled():
+                self._application_cancelled(event)
+            case CallCancelled():
+                self._call_cancelled(event)
+            case CallAdopted():
+                self._call_adopted(event)
+            case CallStopped():
+                self._call_stopped(event)
+            case CallFailed():
+                self._call_failed(event)
+            case CallLost():
+                self._call_lost(event)
+            case ReplicaJoined():
+                self._replica_joined(event)
+            case ReplicaLeft():
+                self._replica_left(event)
+            case SettingsChanged():
+                self._settings_changed(event)
+            case _:
+                assert_never(event)
 
     # ---- questions
 
     @property
+    def reference(self) -> ReferenceClock:
+        """The fluid reference (GPS), to look at."""
+        return self._fairness.reference
+
+    @property
+    def audit(self) -> AuditBook:
+        """The audit of the delay bound, to look at."""
+        return self._fairness.audit
+
+    @property
     def virtual_time(self) -> float:
+        """V: token-iterations that each unit of weight has received in the reference."""
         return self.reference.virtual_time
+
+    @property
+    def replicas(self) -> Mapping[str, Replica]:
+        """The replicas' ledgers, to look at."""
+        return self._book.replicas
+
+    @property
+    def leases(self) -> Mapping[str, Call]:
+        """Calls that hold a lease, by lease id, to look at."""
+        return self._book.leases
 
     @property
     def pool_tokens(self) -> int:
         """M: KV tokens of all replicas together."""
-        return sum(replica.limits.pool_tokens for replica in self.replicas.values())
+        return self._book.pool_tokens
+
+    def roomiest_replica(self, call: Call) -> Replica | None:
+        """Of the replicas that wait and have room for the call, the one with most free memory."""
+        return self._book.roomiest_replica(call)
 
     # ---- applications
 
@@ -160,8 +216,7 @@ class SchedulerCore:
 
     def _resume(self, spec: ApplicationSpec, begin: Resumption) -> None:
         """Take back an application; V had come at least as far as its start tag when it arrived."""
-        for finish in self.reference.catch_up(self.now_s, begin.start_tag):
-            self._reference_finished(finish)
+        self._fairness.resume_at(self.now_s, begin.start_tag)
         self._admit(spec, begin)
 
     def _admit(self, spec: ApplicationSpec, begin: Resumption) -> Application:
@@ -171,11 +226,8 @@ class SchedulerCore:
             spec, self._application_count, arrival_s, begin.start_tag, self._cost, begin.ended_cost
         )
         self.applications[spec.application_id] = application
-        self._by_sequence[application.sequence] = application
         self.unfinished_calls += application.unfinished_calls
-        self._serve(0.0)  # service reported from here on is dated after this arrival, never before it
-        self._place_in_reference(application)
-        self._publish_tag(application, "arrival")
+        self._fairness.enter(application, self.now_s)
         self._note_idleness(application)
         return application
 
@@ -263,7 +315,7 @@ class SchedulerCore:
             self._abort(call)
         elif call.state is CallState.GRANTED:
             self._abort(call)
-            self._release(call)
+            self._book.release(call)
             self._end(application, call, CallState.CANCELLED, reason)
         elif not call.ended and call.state is not CallState.STOPPING:
             self._leave_queue(call)
@@ -330,32 +382,15 @@ class SchedulerCore:
             self._leave_queue(call)
             if call.ready_sequence < 0:
                 self._take_place(call)
-            self._hold(replica, call, event.lease_id)
+            self._book.hold(replica, call, event.lease_id, self.now_s)
             call.move(CallState.RUNNING)
 
     # ---- leases
 
-    def _hold(self, replica: Replica, call: Call, lease_id: str) -> None:
-        call.lease_id, call.replica_id, call.granted_s = lease_id, replica.replica_id, self.now_s
-        call.attempts += 1
-        replica.holdings[lease_id] = self._holding(call)
-        self.leases[lease_id] = call
-
-    def _holding(self, call: Call) -> Holding:
-        return Holding(call.prompt_tokens + call.generated_tokens, call.rest_tokens, call.sequences)
-
-    def _release(self, call: Call) -> None:
-        assert call.lease_id is not None
-        assert call.replica_id is not None
-        del self.leases[call.lease_id]
-        self._reserved.pop(call.lease_id, None)
-        self.replicas[call.replica_id].holdings.pop(call.lease_id, None)
-        call.lease_id = None
-
     def _call_started(self, event: CallStarted) -> None:
         call = self.leases.get(event.lease_id)
         if call is not None and call.state is CallState.GRANTED:
-            self._reserved.pop(event.lease_id, None)
+            self._book.use(event.lease_id)
             call.move(CallState.RUNNING)
 
     def _call_finished(self, event: CallFinished) -> None:
@@ -372,7 +407,7 @@ class SchedulerCore:
 
     def _let_go(self, call: Call, prompt_tokens: int, output_tokens: tuple[int, ...], state: CallState) -> None:
         application = self.applications[call.key.application_id]
-        self._release(call)
+        self._book.release(call)
         if output_tokens:
             call.prompt_tokens = prompt_tokens
         call.output_tokens = output_tokens
@@ -385,7 +420,7 @@ class SchedulerCore:
         if call is None:
             return
         application = self.applications[call.key.application_id]
-        self._release(call)
+        self._book.release(call)
         if call.state is CallState.STOPPING:
             self._end(application, call, CallState.CANCELLED, event.reason)
             self._complete_if_ended(application)
@@ -400,7 +435,7 @@ class SchedulerCore:
     def _lose(self, call: Call, reason: str) -> None:
         """Take back a lease that brought no answer; the call returns to its place, or fails in the end."""
         application = self.applications[call.key.application_id]
-        self._release(call)
+        self._book.release(call)
         if call.state is CallState.STOPPING:
             self._end(application, call, CallState.CANCELLED, reason)
             self._complete_if_ended(application)
@@ -416,7 +451,8 @@ class SchedulerCore:
 
     def _replica_joined(self, event: ReplicaJoined) -> None:
         if event.replica_id not in self.replicas:
-            self.replicas[event.replica_id] = Replica(event.replica_id, event.limits, self.settings.watermark)
+            replica = Replica(event.replica_id, event.limits, self.settings.watermark)
+            self._book.replicas[event.replica_id] = replica
             self._engineless_since_s = None
 
     def _replica_left(self, event: ReplicaLeft) -> None:
@@ -426,7 +462,7 @@ class SchedulerCore:
         for lease_id in list(replica.holdings):
             if lease_id in self.leases:
                 self._lose(self.leases[lease_id], event.reason)
-        del self.replicas[event.replica_id]
+        del self._book.replicas[event.replica_id]
 
     def _progress_reported(self, event: ProgressReported) -> None:
         replica = self.replicas.get(event.replica_id)
@@ -435,14 +471,13 @@ class SchedulerCore:
         self._advance_clock(event, replica)
         for lease_id, output_tokens in event.generated:
             if lease_id in replica.holdings:
-                self._progress(replica, self.leases[lease_id], output_tokens)
+                self._progress(self.leases[lease_id], output_tokens)
         replica.observe(event.kv_used_tokens, {lease_id for lease_id, _ in event.generated})
 
-    def _progress(self, replica: Replica, call: Call, output_tokens: tuple[int, ...]) -> None:
+    def _progress(self, call: Call, output_tokens: tuple[int, ...]) -> None:
         application = self.applications[call.key.application_id]
         call.progress(output_tokens)
-        assert call.lease_id is not None
-        replica.holdings[call.lease_id] = self._holding(call)
+        self._book.refresh(call)
         application.reestimate(call)
         self._retag(application, f"call {call.key.call_id} outlives its prediction")
 
@@ -490,28 +525,14 @@ class SchedulerCore:
         for replica_id in used:
             self.replicas[replica_id].offered_grants = 0
 
-    def roomiest_replica(self, call: Call) -> Replica | None:
-        """Of the replicas that wait and have room for the call, the one with most free memory."""
-        holding = self._holding(call)
-        open_offers = [replica for replica in self.replicas.values() if replica.offered_grants > 0]
-        by_room = sorted(open_offers, key=lambda r: (r.held_tokens - r.limits.pool_tokens, r.replica_id))
-        return next(
-            (r for r in by_room if r.can_ever_hold(call.prompt_tokens) and r.fits(holding)),
-            None,
-        )
-
     def _grant(self, application: Application, call: Call, replica: Replica) -> None:
         self._leave_queue(call)
         call.move(CallState.GRANTED)
-        self._lease_count += 1
-        lease_id = f"{self.epoch}-{self._lease_count}"
-        self._hold(replica, call, lease_id)
-        self._reserved[lease_id] = self.now_s
-        replica.offered_grants -= 1
+        lease_id = self._book.reserve(replica, call, self.now_s)
         priority = self.policy.priority(self._waiting(application, call))
         self._actions.append(Grant(replica.replica_id, *call.key, lease_id, self.epoch, priority))
 
-    # ---- the clock and the reference
+    # ---- the clock and the tags
 
     def _advance_clock(self, event: ProgressReported, replica: Replica) -> None:
         if self.settings.clock is ClockMode.SERVICE:
@@ -520,75 +541,36 @@ class SchedulerCore:
             self._serve(event.iterations * replica.limits.pool_tokens)
 
     def _serve(self, service: float) -> None:
-        for finish in self.reference.advance(self.now_s, service * self.settings.clock_rate):
-            self._reference_finished(finish)
-
-    def _place_in_reference(self, application: Application) -> None:
-        waits = self.reference.place(application.sequence, application.finish_tag, application.spec.weight)
-        if waits:
-            application.gps_finish_s = None
-        elif application.gps_finish_s is None:
-            application.gps_finish_s = self.now_s
+        self._fairness.serve(self.now_s, service * self.settings.clock_rate)
 
     def _retag(self, application: Application, reason: str) -> None:
-        if application.update_tag():
-            self._place_in_reference(application)
+        if self._fairness.retag(application, self.now_s, reason):
             self.policy.retag(application.application_id, application.finish_tag)
-            self._publish_tag(application, reason)
-
-    def _publish_tag(self, application: Application, reason: str) -> None:
-        self._actions.append(
-            PublishTag(
-                application.application_id,
-                application.start_tag,
-                application.finish_tag,
-                max(application.predicted_cost, application.expected_cost),
-                reason,
-            )
-        )
-
-    def _reference_finished(self, finish: ReferenceFinish) -> None:
-        application = self._by_sequence.get(finish.application)
-        if application is not None:
-            application.gps_finish_s = finish.at_s
-        else:
-            self._actions.append(PublishAudit(self.audit.settle(finish.application, finish.at_s)))
 
     # ---- the end of an application
 
     def _complete_if_ended(self, application: Application) -> None:
-        if application.sequence not in self._by_sequence:
+        if self.applications.get(application.application_id) is not application:
             return
         self._retag(application, "ended with its true cost" if application.ended else "less work is left")
         if not application.ended:
             return
         del self.applications[application.application_id]
-        del self._by_sequence[application.sequence]
         self._idle_applications.pop(application.application_id, None)
-        record = _record(application)
-        self._actions.append(PublishCompletion(record))
-        self.audit.note_end(application, record)
-        if application.gps_finish_s is not None:
-            self._reference_finished(ReferenceFinish(application.sequence, application.gps_finish_s))
+        self._fairness.complete(application, self._book.longest_running_s(self.now_s))
         if not self.applications:
-            self._end_busy_period()
-
-    def _end_busy_period(self) -> None:
-        """Nobody is left to serve: what the reference still owes, it owes to nobody."""
-        for finish in self.reference.drain(self.now_s):
-            self._reference_finished(finish)
-        self.audit.forget_calls_before(self.now_s)
+            self._fairness.end_busy_period(self.now_s)
 
     # ---- time limits
 
-    def _time_passed(self, event: TimePassed) -> None:
+    def _time_passed(self) -> None:
         self._return_unused_leases()
         self._close_idle_applications()
         self._refuse_without_engine()
 
     def _return_unused_leases(self) -> None:
         deadline_s = self.now_s - self.settings.reservation_timeout_s
-        for lease_id in _first_before(self._reserved, deadline_s):
+        for lease_id in self._book.unused_since(deadline_s):
             call = self.leases.get(lease_id)
             if call is None:
                 continue  # its application failed with the lease before it
@@ -602,7 +584,7 @@ class SchedulerCore:
 
     def _close_idle_applications(self) -> None:
         deadline_s = self.now_s - self.settings.open_idle_s
-        for application_id in _first_before(self._idle_applications, deadline_s):
+        for application_id in leading(self._idle_applications, deadline_s):
             application = self.applications[application_id]
             application.open = False
             self._complete_if_ended(application)
@@ -623,24 +605,3 @@ class SchedulerCore:
     def _find(self, application_id: str, call_id: str) -> tuple[Application | None, Call | None]:
         application = self.applications.get(application_id)
         return application, None if application is None else application.calls.get(call_id)
-
-
-def _first_before(moments_s: Mapping[str, float], deadline_s: float) -> list[str]:
-    """Keys of the leading moments at or before the deadline; the mapping is in order of its moments."""
-    return [key for key, _ in takewhile(lambda item: item[1] <= deadline_s, moments_s.items())]
-
-
-def _record(application: Application) -> ApplicationRecord:
-    return ApplicationRecord(
-        application_id=application.application_id,
-        application_type=application.spec.application_type,
-        tenant=application.spec.tenant,
-        weight=application.spec.weight,
-        outcome=application.outcome,
-        arrival_s=application.arrival_s,
-        finish_s=application.last_end_s,
-        predicted_cost=application.predicted_cost,
-        true_cost=application.expected_cost,
-        finish_tag=application.finish_tag,
-        calls=len(application.calls),
-    )

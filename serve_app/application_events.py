@@ -6,7 +6,7 @@ A stream holds a few events a call; it is kept as long as its application is.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from cluster.clock import wall_s
@@ -30,7 +30,7 @@ class EventStream:
         self.closed = True
         self._wake()
 
-    async def follow(self, after: int = 0) -> AsyncIterator[dict[str, Any]]:
+    async def follow(self, after: int = 0) -> AsyncGenerator[dict[str, Any]]:
         """Events with numbers above `after`, those to come included."""
         position = max(0, after)
         while True:

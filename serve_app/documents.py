@@ -35,6 +35,10 @@ ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
 TYPE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$"
 MAX_CALLS = 10_000
 MAX_STOPS = 64
+# While there are no tenants, anybody may state any weight. A wider range than this (the core takes 1e-6 to 1e6) would
+# let one client's weight move everybody else's tags.
+MIN_WEIGHT = 0.01
+MAX_WEIGHT = 100.0
 CHAT_PATH = "/v1/chat/completions"
 COMPLETIONS_PATH = "/v1/completions"
 
@@ -109,7 +113,7 @@ class ApplicationDocument(BaseModel):
 
     application_id: Annotated[str, Field(pattern=ID_PATTERN)] | None = None
     application_type: Annotated[str, Field(pattern=TYPE_PATTERN)] = "unknown"
-    weight: Annotated[float, Field(ge=1e-6, le=1e6, allow_inf_nan=False)] = 1.0
+    weight: Annotated[float, Field(ge=MIN_WEIGHT, le=MAX_WEIGHT, allow_inf_nan=False)] = 1.0
     model: str | None = None
     calls: Annotated[list[CallDocument], Field(max_length=MAX_CALLS)] = []
     open: bool = False
@@ -183,8 +187,8 @@ class ApplicationStatus(BaseModel):
 
     `finish_tag` is virtual time and costs are KV token-iterations. `created_s` is Unix time; `completion_s`,
     `gps_completion_s` (under fair sharing) and `bound_s` are seconds after arrival, `lag_s` the difference of
-    the first two. None: not known yet. `calls` is None in listings. `ignored_fields` are the paths of fields
-    that no engine is known to understand.
+    the first two. None: not known, or not yet. `calls` is None in listings, and for an application that came call by
+    call. `ignored_fields` are the paths of fields that no engine is known to understand.
     """
 
     application_id: str
@@ -195,9 +199,9 @@ class ApplicationStatus(BaseModel):
     finish_tag: float | None = None
     predicted_cost: float | None = None
     true_cost: float | None = None
-    created_s: float
-    calls_total: int = 0
-    calls_done: int = 0
+    created_s: float | None = None
+    calls_total: int | None = None
+    calls_done: int | None = None
     calls: list[CallStatus] | None = None
     completion_s: float | None = None
     gps_completion_s: float | None = None
@@ -205,16 +209,6 @@ class ApplicationStatus(BaseModel):
     bound_s: float | None = None
     error: str | None = None
     ignored_fields: list[str] | None = None
-
-    def results(self) -> dict[str, list[str]]:
-        """Texts of the finished calls by call name."""
-        return {call.name: call.outputs for call in self.calls or [] if call.outputs is not None}
-
-
-class ApplicationList(BaseModel):
-    """The answer to `GET /v1/applications`."""
-
-    data: list[ApplicationStatus]
 
 
 def parse_application(body: bytes | Mapping[str, Any]) -> ApplicationDocument:
@@ -285,14 +279,11 @@ def _check_references(path: str, call: CallDocument, calls: Mapping[str, CallDoc
     after = set(call.after)
     for at, text in call.texts():
         for name in references(text):
+            if name not in calls:
+                raise invalid(f"{path}.{at}", f"{path}.{at}: {{{{{name}}}}} is no call of this application")
             if name not in after:
-                raise invalid(f"{path}.{at}", f"{path}.{at}: {_bad_reference(call.name, name, name in calls)}")
-
-
-def _bad_reference(call_name: str, name: str, exists: bool) -> str:
-    if not exists:
-        return f"{{{{{name}}}}} is no call of this application"
-    return f"call {call_name!r} uses {{{{{name}}}}}, so its after must name {name!r}"
+                reason = f"call {call.name!r} uses {{{{{name}}}}}, so its after must name {name!r}"
+                raise invalid(f"{path}.{at}", f"{path}.{at}: {reason}")
 
 
 def _acyclic_order(calls: Sequence[CallDocument]) -> list[str]:

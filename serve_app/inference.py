@@ -18,13 +18,14 @@ from cluster.scheduler_link import CallRefused, SchedulerLink
 from scheduler.actions import Refusal
 from scheduler.events import CallReady, CallRevealed
 from scheduler.types import ApplicationSpec, CallKey, CallSpec
-from serve_app.errors import from_refusal
+from serve_app.errors import from_refusal, invalid
 from serve_app.inference_request import InferenceRequest
 from serve_app.predictions import Predictions
 from serve_app.settings import IngressSettings
 from serve_app.token_counting import TokenCounter
 
-ANONYMOUS_APPLICATION = "anonymous"
+ANONYMOUS_APPLICATION = "~anonymous"
+"""The application of requests that name none. No client can name it: it lies outside `documents.ID_PATTERN`."""
 _DROPPED_HEADERS = frozenset({b"host", b"content-length", b"connection", b"transfer-encoding", b"priority"})
 
 
@@ -42,7 +43,11 @@ class CountedCall:
 
 
 class Inference:
-    """Runs calls for one ingress; at most `max_calls_in_flight` at a time."""
+    """Runs calls for one ingress.
+
+    At most `max_calls_in_flight` at a time: of a DAG all are counted when it comes (`check_room`), and none is refused
+    later; a request that came by itself is refused while so many are on their way, those of DAGs included.
+    """
 
     def __init__(
         self,
@@ -59,6 +64,15 @@ class Inference:
         self._settings = settings
         self.default_max_tokens = settings.default_max_tokens
         self._in_flight = 0
+
+    def check_room(self, unfinished_calls: int, new_calls: int) -> None:
+        """Raises ApiError: 429 when these calls are too many beside the unfinished ones, 400 when they always are."""
+        most = self._settings.max_calls_in_flight
+        if new_calls > most:
+            raise invalid("calls", f"calls: {new_calls} are more than this service takes at a time, {most}")
+        if unfinished_calls + new_calls > most:
+            reason = f"this ingress has {unfinished_calls} unfinished calls of applications; at most {most} are allowed"
+            raise from_refusal(Refusal.BUSY, reason)
 
     async def count(self, request: InferenceRequest) -> CountedCall:
         """Count the prompt, off the event loop. Several prompts count as their mean, rounded up."""
@@ -109,7 +123,7 @@ class Inference:
         headers: tuple[tuple[bytes, bytes], ...],
         reveal: CallRevealed | None,
     ) -> AsyncGenerator[dict[str, Any]]:
-        if self._in_flight >= self._settings.max_calls_in_flight:
+        if reveal is not None and self._in_flight >= self._settings.max_calls_in_flight:
             raise from_refusal(Refusal.BUSY, f"this ingress has {self._in_flight} calls in flight, the most allowed")
         self._in_flight += 1
         ready = CallReady(*key, counted.prompt_tokens, predicted)

@@ -13,7 +13,7 @@ import json
 import logging
 import uuid
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from typing import Any
 
 from cluster.call_path import drain
@@ -32,6 +32,7 @@ from scheduler.actions import (
 from scheduler.events import ApplicationArrived, ApplicationCancelled
 from scheduler.types import ApplicationRecord, ApplicationSpec, CallKey, CallSpec
 from serve_app.application_events import EventStream
+from serve_app.application_status import record_fields
 from serve_app.documents import ApplicationDocument, ApplicationStatus, CallStatus
 from serve_app.errors import ApiError, engine_error, from_refusal
 from serve_app.inference import CountedCall, Inference
@@ -40,7 +41,6 @@ from serve_app.inference_request import COMPLETIONS_DEFAULT_TOKENS, InferenceReq
 logger = logging.getLogger("ray.serve")
 
 CHARS_PER_TOKEN = 4
-DEFAULT_TENANT = "default"
 
 
 class Run:
@@ -52,7 +52,8 @@ class Run:
         self.created_s = wall_s()
         self.calls = {call.name: CallStatus(name=call.name, state="blocked") for call in document.calls}
         self.outputs: dict[str, list[str]] = {}
-        self.left = {call.name: set(call.after) for call in document.calls}
+        self._unanswered = {call.name: set(call.after) for call in document.calls}
+        self._dependents = _dependents(document)
         self.events = EventStream()
         self.tasks: set[asyncio.Task[None]] = set()
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -61,6 +62,7 @@ class Run:
         self.record: ApplicationRecord | None = None
         self.error: ApiError | None = None
         self.stopped = False
+        self._unended = set(self.calls)
         self._verdicts: list[PublishCompletion | PublishAudit | None] = []
 
     @property
@@ -78,36 +80,49 @@ class Run:
             return "cancelled"  # the replica's word of a stopped call may come before that of the cancellation
         return self.record.outcome
 
-    def status(self, with_calls: bool = True) -> ApplicationStatus:
-        """What a client may know."""
-        record = self.record
-        gps_s = None if record is None or record.gps_finish_s is None else record.gps_finish_s - record.arrival_s
-        bound_s = None if record is None or record.bound_s is None else record.bound_s - record.arrival_s
+    @property
+    def unfinished_calls(self) -> int:
+        """Calls that are still to be run, or run."""
+        return 0 if self.record is not None or self.settled else len(self._unended)
+
+    @property
+    def roots(self) -> list[str]:
+        """Calls that come after no other, in topological order."""
+        return [name for name in self.document.order() if not self.document.call(name).after]
+
+    def summary(self) -> ApplicationStatus:
+        """What a client may know, without its calls."""
+        known = {} if self.record is None else record_fields(self.record)
         return ApplicationStatus.model_validate(
             {
+                **known,
                 "application_id": self.application_id,
                 "application_type": self.document.application_type,
-                "tenant": DEFAULT_TENANT,
                 "weight": self.document.weight,
                 "state": self.state,
                 "finish_tag": self.finish_tag,
                 "predicted_cost": self.predicted_cost,
-                "true_cost": None if record is None else record.true_cost,
                 "created_s": self.created_s,
                 "calls_total": len(self.calls),
                 "calls_done": sum(call.state == "finished" for call in self.calls.values()),
-                "calls": list(self.calls.values()) if with_calls else None,
-                "completion_s": None if record is None else record.completion_s,
-                "gps_completion_s": gps_s,
-                "lag_s": None if record is None else record.lag_s,
-                "bound_s": bound_s,
                 "error": None if self.error is None else self.error.message,
                 "ignored_fields": self.document.unrecognised_fields() or None,
             }
         )
 
+    def status(self) -> ApplicationStatus:
+        """What a client may know."""
+        return self.summary().model_copy(update={"calls": [call.model_copy() for call in self.calls.values()]})
+
     def take(self, action: Action) -> None:
-        """Learn from one action of the scheduler."""
+        """Learn from one action of the scheduler.
+
+        One about a call that is none of the document's is no business of this run: somebody sent an inference under
+        this application's id, and was refused.
+        """
+        call_id = getattr(action, "call_id", None)
+        if call_id is not None and call_id not in self.calls:
+            return
         match action:
             case PublishTag():
                 self._take_tag(action)
@@ -138,9 +153,16 @@ class Run:
             self.end_if_answered()
 
     def fail(self, name: str, error: ApiError) -> None:
-        """A call has failed, and its application with it; the first error is the application's."""
-        self.calls[name].error = error.message
+        """A call has failed, and its application with it; the first error is the application's, and the call's."""
+        self.calls[name].error = self.calls[name].error or error.message
         self.error = self.error or error
+
+    def answer(self, name: str, outputs: list[str]) -> list[str]:
+        """A call has answered; the calls that waited for it alone, which can be rendered from here on."""
+        self.calls[name].outputs = self.outputs[name] = outputs
+        for other in self._dependents[name]:
+            self._unanswered[other].discard(name)
+        return [other for other in self._dependents[name] if not self._unanswered[other]]
 
     def _end(self, verdict: PublishCompletion | PublishAudit | None) -> None:
         if verdict is None:
@@ -164,6 +186,7 @@ class Run:
     def _take_call_end(self, call_id: str, action: PublishCallEnd) -> None:
         call = self.calls[call_id]
         call.state = action.outcome
+        self._unended.discard(call_id)
         call.prompt_tokens, call.output_tokens = action.prompt_tokens, sum(action.output_tokens)
         if action.outcome == "failed":
             self.fail(call_id, ApiError(503, f"call {call_id!r} failed: {action.reason}"))
@@ -192,6 +215,15 @@ class Run:
 _STARTED = frozenset({"running", "finished", "failed", "cancelled"})
 
 
+def _dependents(document: ApplicationDocument) -> dict[str, list[str]]:
+    """Each call's name with the names of those that come directly after it, in the order of the document."""
+    dependents: dict[str, list[str]] = {call.name: [] for call in document.calls}
+    for call in document.calls:
+        for name in call.after:
+            dependents[name].append(call.name)
+    return dependents
+
+
 class ApplicationRunner:
     """All applications of one ingress."""
 
@@ -207,14 +239,18 @@ class ApplicationRunner:
         return application_id in self._runs
 
     async def submit(self, document: ApplicationDocument) -> ApplicationStatus:
-        """Start an application; returns once the scheduler has taken it. Raises ApiError when it is refused."""
+        """Start an application; returns once the scheduler has taken it. Raises ApiError when it is refused.
+
+        Its calls are counted here, all of them at once: one that has begun is not refused a call in its middle.
+        """
         application_id = document.application_id or f"app-{uuid.uuid4().hex[:20]}"
         if application_id in self._runs:
             message = f"application {application_id!r} exists already"
             raise from_refusal(Refusal.DUPLICATE_ID, message, "application_id")
+        self._inference.check_room(sum(run.unfinished_calls for run in self._runs.values()), len(document.calls))
         run = self._runs[application_id] = Run(application_id, document)
         try:
-            counted = {name: await self._count(run, name) for name in document.order() if not run.left[name]}
+            counted = {name: await self._count(run, name) for name in run.roots}
             spec = self._spec(run, counted)
         except BaseException:  # the scheduler has not heard of it
             del self._runs[application_id]
@@ -245,12 +281,11 @@ class ApplicationRunner:
 
     def statuses(self) -> list[ApplicationStatus]:
         """All applications kept here, oldest first, without their calls."""
-        return [run.status(with_calls=False) for run in self._runs.values()]
+        return [run.summary() for run in self._runs.values()]
 
-    async def events(self, application_id: str, after: int = 0) -> AsyncIterator[dict[str, Any]]:
-        """Events of an application from number `after` + 1 on, until it has settled."""
-        async for event in self.get(application_id).events.follow(after):
-            yield event
+    def events(self, application_id: str, after: int = 0) -> AsyncGenerator[dict[str, Any]]:
+        """Events of an application from number `after` + 1 on, until it has settled. Raises ApiError 404 at once."""
+        return self.get(application_id).events.follow(after)
 
     def cancel(self, application_id: str) -> ApplicationStatus:
         """Stop an application; one that has ended stays as it is."""
@@ -309,26 +344,21 @@ class ApplicationRunner:
         try:
             counted = counted or await self._count(run, name)
             run.calls[name].state = "waiting"
-            run.calls[name].outputs = run.outputs[name] = await self._outputs(run, name, counted)
+            outputs = await self._outputs(run, name, counted)
         except ApiError as error:
             self._fail(run, name, error)
         except Exception as error:  # an engine's failure must end the application, not only this task
             self._fail(run, name, ApiError(503, f"call {name!r} failed: {error!r}"))
         else:
-            self._release_dependents(run, name)
-
-    def _release_dependents(self, run: Run, name: str) -> None:
-        for other, left in run.left.items():
-            if name in left:
-                left.discard(name)
-                if not left:
-                    self._spawn(run, self._run_call(run, other))
+            for other in run.answer(name, outputs):
+                self._spawn(run, self._run_call(run, other))
 
     def _fail(self, run: Run, name: str, error: ApiError) -> None:
+        """The scheduler hears the error's code only: its message may quote the prompt, or the model."""
         first = run.error is None
         run.fail(name, error)
         if first:
-            self._link.tell(ApplicationCancelled(run.application_id, f"call {name} failed: {error.message}"))
+            self._link.tell(ApplicationCancelled(run.application_id, f"call {name} failed: {error.code}"))
 
     async def _outputs(self, run: Run, name: str, counted: CountedCall) -> list[str]:
         key = CallKey(run.application_id, name)
@@ -356,7 +386,6 @@ class ApplicationRunner:
         return ApplicationSpec(
             application_id=run.application_id,
             application_type=run.document.application_type,
-            tenant=DEFAULT_TENANT,
             weight=run.document.weight,
             calls=tuple(specs[call.name] for call in run.document.calls),
         )

@@ -108,7 +108,7 @@ class Service:
         return await self.until(is_idle, within_s)
 
     async def until_clean(self, within_s: float = 20.0) -> dict[str, Any]:
-        """Wait until nothing is left of what was done: the clean state of FAULTS.md, seen from outside."""
+        """Wait until nothing is left of what was done, seen from outside."""
         return await self.until(lambda seen: is_idle(seen) and not seen["applications"], within_s)
 
     # ---- changing it
@@ -200,25 +200,27 @@ class Recording:
         """Leases that finished, each as often as it was said."""
         return [event.lease_id for event, _ in self.steps if isinstance(event, CallFinished)]
 
-    def grants_out_of_order(self) -> list[str]:
-        """Grants that `justitia` gave while a call of an application with a smaller tag waited.
-
-        Independent of the core: who waits and which tags hold is read off the events and published actions alone,
-        for calls that come after no others.
-        """
-        queue = _Queue(self.policy)
+    def watched(self) -> Onlooker:
+        """Who has seen all of it."""
+        queue = Onlooker(self.policy)
         for event, actions in self.steps:
             queue.hear(event)
             for action in actions:
                 queue.see(action)
-        return queue.wrong
+        return queue
 
 
-class _Queue:
-    """Who waits, as an onlooker sees it."""
+class Onlooker:
+    """Looks whether grants follow the tags, independent of the core.
+
+    Who waits and which tags hold is read off the events and published actions alone, for calls that come after no
+    others. `wrong`: grants that `justitia` gave while a call of an application with a smaller tag waited;
+    `contested`: how many it gave while any call waited.
+    """
 
     def __init__(self, policy: str) -> None:
         self.wrong: list[str] = []
+        self.contested = 0
         self._policy = policy
         self._tags: dict[str, float] = {}
         self._introduced: set[CallKey] = set()
@@ -262,6 +264,7 @@ class _Queue:
         self._waiting.discard(key)
         if self._policy == "justitia":
             tag = self._tags[key.application_id]
+            self.contested += bool(self._waiting)
             self.wrong += [f"{key} before {other}" for other in self._waiting if self._tags[other.application_id] < tag]
 
 

@@ -142,6 +142,6 @@ def clean_state(core: SchedulerCore) -> None:
     assert len(core.audit) == 0
     for replica in core.replicas.values():
         assert replica.holdings == {}
-    assert core._reserved == {}
+    assert core._book.reserved_s == {}
     assert core._idle_applications == {}
-    assert core._by_sequence == {}
+    assert core._fairness.running == {}

@@ -1,4 +1,4 @@
-"""An iteration-level model of a batching engine with paged KV memory (vLLM's, as DESIGN section 8 states it).
+"""An iteration-level model of a batching engine with paged KV memory (as vLLM is one).
 
 One iteration is, in this order:
 
@@ -76,7 +76,7 @@ class EngineProfile:
 
 
 REFERENCE = EngineProfile()
-"""The reference engine of DESIGN section 8: an A100 with LLaMA-7B, M = 7,344 tokens."""
+"""The reference engine: an A100 with LLaMA-7B, M = 7,344 tokens."""
 
 
 @dataclass(frozen=True, slots=True)

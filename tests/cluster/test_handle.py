@@ -12,6 +12,7 @@ import ray
 from ray import serve
 
 from serve_app.errors import ApiError
+from serve_app.peers import Peers
 from tests.ray_service import LAST_IN_ORDER, Service, completion, document_call, occupied
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
@@ -59,6 +60,7 @@ async def test_cancelling_what_waits(service: Service, handle: Any) -> None:
     async with occupied(service):
         document = {"weight": LAST_IN_ORDER, "calls": [document_call(f"c{i}", 800) for i in range(10)]}
         status = await handle.submit_application.remote(document)
+        await service.until(lambda seen: seen["calls_waiting"] == 10 + 4)  # and the occupant's
         waits = await handle.explain_application.remote(status["application_id"])
         await handle.cancel_application.remote(status["application_id"])
         await events_of(handle, status["application_id"])
@@ -144,3 +146,20 @@ async def test_an_actor_can_use_it(service: Service) -> None:
         assert await asyncio.wait_for(agent.work.remote(), 60) == (4, "application_audited", 404)
     finally:
         ray.kill(agent)
+
+
+@ray.remote(num_cpus=0)
+class Newcomer:
+    """A process that has asked no ingress anything yet, as every ingress is at first."""
+
+    async def count_peers(self) -> int:
+        return len(await Peers("Ingress", "justitia", "newcomer").all())
+
+
+async def test_the_first_question_reaches_every_peer(service: Service) -> None:
+    """What another ingress holds must not be a 404 only because the view of the ingresses is on its way."""
+    newcomer = Newcomer.remote()
+    try:
+        assert await newcomer.count_peers.remote() == 2
+    finally:
+        ray.kill(newcomer)

@@ -123,7 +123,7 @@ async def test_the_event_log_replays_to_what_happened(service: Service) -> None:
     mine = [grant for grant in recording.grants if grant.application_id == "recorded-0"]
     assert len(followed) == len(mine) == 3
     assert all(grant.replica_id in line for grant, line in zip(mine, followed, strict=True))
-    assert recording.grants_out_of_order() == []
+    assert recording.watched().wrong == []
     assert max_running(recording.steps) <= 2 * SLOTS
 
 

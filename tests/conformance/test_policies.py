@@ -105,7 +105,7 @@ def test_removing_or_retagging_a_stranger_is_ignored(name: str) -> None:
 @given(order=st.permutations(range(8)))
 @settings(deadline=None, max_examples=50)
 def test_ties_leave_in_order_of_readiness(name: str, order: list[int]) -> None:
-    """O9: eight children of one application, all with one tag."""
+    """Eight children of one application, all with one tag."""
     policy = create_policy(name)
     for ready in order:
         policy.add(waiting(1, ready))
@@ -114,7 +114,6 @@ def test_ties_leave_in_order_of_readiness(name: str, order: list[int]) -> None:
 
 @every_policy
 def test_twenty_eight_applications_in_one_tick_leave_in_order_of_arrival(name: str) -> None:
-    """O9."""
     policy = create_policy(name)
     for number in random.Random(3).sample(range(28), 28):
         policy.add(waiting(number, number, 7.0))
@@ -209,7 +208,7 @@ def test_everything_ends_once(name: str, seed: int) -> None:
 
 @every_policy
 def test_a_call_that_was_lost_goes_first_among_its_equals(name: str) -> None:
-    """O11: started, evicted, and back at its old place; its tag stays and the evictions are counted."""
+    """Started, evicted, and back at its old place; its tag stays and the evictions are counted."""
     bench = Bench(name)
     bench.join()
     for app in ("a", "b", "c"):
@@ -227,7 +226,7 @@ def test_a_call_that_was_lost_goes_first_among_its_equals(name: str) -> None:
 
 @every_policy
 def test_never_more_in_flight_than_there_is_room_for(name: str) -> None:
-    """O14: fifty at once, room for four, and an engine that is always well."""
+    """Fifty at once, room for four, and an engine that is always well."""
     bench = Bench(name)
     bench.join(max_sequences=4)
     costs = [((number * 7) % 50) + 1 for number in range(50)]
@@ -250,7 +249,7 @@ def test_never_more_in_flight_than_there_is_room_for(name: str) -> None:
 
 @every_policy
 def test_what_was_cancelled_leaves_the_queue_and_the_reference(name: str) -> None:
-    """O15: five hundred give up behind one long application; the next one is next, and nothing of them is kept."""
+    """Five hundred give up behind one long application; the next one is next, and nothing of them is kept."""
     bench = Bench(name)
     bench.join(max_sequences=1)
     bench.arrive_ready("long", call(p=10, d=50))
@@ -283,7 +282,7 @@ def _entries(policy: Policy) -> int:
 
 @every_policy
 def test_time_that_steps_back_or_jumps_breaks_nothing(name: str) -> None:
-    """O24: 60 s back, the same moment again, an hour ahead."""
+    """60 s back, the same moment again, an hour ahead."""
     bench = Bench(name, reservation_timeout_s=10)
     bench.join()
     bench.now_s = 100.0
@@ -374,7 +373,7 @@ def test_justitia_a_call_asks_not_only_for_itself() -> None:
 
 
 def test_justitia_the_next_slot_goes_to_the_mouse() -> None:
-    """O12: every slot is held by an elephant; the next free one is the mouse's."""
+    """Every slot is held by an elephant; the next free one is the mouse's."""
     bench = Bench()
     bench.join(max_sequences=4, blocks=4000, max_model_len=60000)
     bench.arrive_ready("elephant", *[call(str(i), p=100, d=2000) for i in range(40)])
@@ -388,7 +387,7 @@ def test_justitia_the_next_slot_goes_to_the_mouse() -> None:
 
 
 def test_justitia_nobody_comes_back_from_idleness_with_credit_or_debt() -> None:
-    """O17: idle for an hour, then 200 applications at once; the others keep their places before them."""
+    """Idle for an hour, then 200 applications at once; the others keep their places before them."""
     bench = Bench()
     bench.join(max_sequences=2)
     bench.arrive("x0", call(p=10, d=10), tenant="x")
@@ -417,7 +416,7 @@ def test_justitia_nobody_comes_back_from_idleness_with_credit_or_debt() -> None:
 
 
 def test_justitia_corrections_while_dequeuing_invert_nobody() -> None:
-    """O18: ten of one size, 10 ms apart, while service is reported and one elephant overruns."""
+    """Ten of one size, 10 ms apart, while service is reported and one elephant overruns."""
     for seed in range(100):
         rng = random.Random(seed)
         bench = Bench()
@@ -468,7 +467,7 @@ def elephant_among_mice(mice: int) -> tuple[float, float]:
 
 
 def test_justitia_an_elephant_does_not_wait_for_all_the_mice() -> None:
-    """O20: with the service clock its time is flat in the number of mice, once there are enough to fill its life."""
+    """With the service clock its time is flat in the number of mice, once there are enough to fill its life."""
     alone, _ = elephant_among_mice(0)
     times = {mice: elephant_among_mice(mice) for mice in (20, 100, 500)}
     assert alone == 10.0

@@ -18,8 +18,7 @@ import openai
 import pytest
 
 from cluster.deploy.local import deploy, free_port, load_config, local_ray
-from scheduler.actions import Grant, PublishCallEnd
-from scheduler.event_log import LogHeader, event_from_json
+from tests.ray_service import Recording
 
 pytestmark = [pytest.mark.vllm, pytest.mark.ray, pytest.mark.timeout(600)]
 
@@ -53,9 +52,11 @@ class Service:
         answer: dict[str, Any] = httpx.get(f"{self.url}/v1/scheduler", timeout=10).json()
         return answer
 
-    def log_lines(self) -> list[str]:
+    def recording(self) -> Recording:
+        """What the scheduler was told so far, replayed."""
         (log,) = self.state_dir.glob("events-*.jsonl")
-        return log.read_text(encoding="utf-8").splitlines()
+        text = log.read_text(encoding="utf-8")
+        return Recording.of(text[: text.rfind("\n") + 1].splitlines())
 
     def wait_until_idle(self, seconds: float) -> None:
         deadline_s = time.monotonic() + seconds
@@ -105,51 +106,14 @@ async def test_forty_streams_of_eight_applications_are_all_answered_in_the_order
     for (application, _), (finish, tokens) in zip(asked, answers, strict=True):
         assert (finish, tokens) == ("length", 12 + 4 * application)
     service.wait_until_idle(5)
-    _assert_each_call_ran_once(service, calls=40)
-    _assert_grants_follow_tags(service)
-
-
-def _assert_each_call_ran_once(service: Service, calls: int) -> None:
-    grants: dict[tuple[str, str], int] = {}
-    ends: dict[tuple[str, str], list[str]] = {}
-    for actions in _replayed(service):
-        for action in actions:
-            if isinstance(action, Grant) and action.application_id.startswith("forty-"):
-                key = (action.application_id, action.call_id)
-                grants[key] = grants.get(key, 0) + 1
-            elif isinstance(action, PublishCallEnd) and action.application_id.startswith("forty-"):
-                ends.setdefault((action.application_id, action.call_id), []).append(action.outcome)
-    assert len(grants) == calls
-    assert set(grants.values()) == {1}
-    assert list(ends.values()) == [["finished"]] * calls
-
-
-def _replayed(service: Service) -> Iterator[list[Any]]:
-    header, *lines = service.log_lines()
-    core = LogHeader.from_json(header).create_core()
-    for line in lines:
-        yield core.handle(*event_from_json(line))
-
-
-def _assert_grants_follow_tags(service: Service) -> None:
-    """At every grant, no other application with a smaller tag had a call waiting."""
-    header, *lines = service.log_lines()
-    core = LogHeader.from_json(header).create_core()
-    queued = 0
-    for line in lines:
-        actions = core.handle(*event_from_json(line))
-        granted = [action for action in actions if isinstance(action, Grant)]
-        if not granted:
-            continue
-        waiting = core.policy.head()
-        queued += waiting is not None
-        for grant in granted:
-            application = core.applications.get(grant.application_id)
-            if waiting is None or application is None:
-                continue
-            first = core.applications[waiting.application_id]
-            assert (application.finish_tag, application.sequence) <= (first.finish_tag, first.sequence)
-    assert queued > 0, "nothing ever waited: the test proves nothing"
+    recording = service.recording()
+    granted = recording.grants_of({f"forty-{application}" for application in range(8)})
+    assert len(granted) == len({(grant.application_id, grant.call_id) for grant in granted}) == 40
+    finished = recording.finishes()
+    assert [finished.count(grant.lease_id) for grant in granted] == [1] * 40
+    onlooker = recording.watched()
+    assert onlooker.contested > 0, "nothing ever waited: the test proves nothing"
+    assert onlooker.wrong == []
 
 
 async def test_tools_schema_n_logprobs_and_stop_strings_are_vllms_own(service: Service) -> None:
@@ -270,13 +234,3 @@ async def test_what_can_never_fit_is_refused_and_others_run(service: Service) ->
         answer = await client.completions.create(model=MODEL, prompt="x", max_tokens=5)
     assert answer.usage is not None
     service.wait_until_idle(5)
-
-
-def test_a_recorded_log_replays_to_what_the_replicas_ran(service: Service) -> None:
-    """The leases that a replay grants are, in order, those under which replicas reported calls to start."""
-    granted = [action.lease_id for actions in _replayed(service) for action in actions if isinstance(action, Grant)]
-    events = [event_from_json(line)[1] for line in service.log_lines()[1:]]
-    started = {event.lease_id for event in events if type(event).__name__ == "CallStarted"}
-    assert started
-    assert started <= set(granted)
-    assert len(granted) == len(set(granted))

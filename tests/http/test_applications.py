@@ -105,6 +105,7 @@ async def test_explain_names_what_is_ahead_while_it_waits(service: Service) -> N
         calls = [document_call(f"c{index}", 800, n=4) for index in range(20)]
         application_id = await submit(client, {"weight": LAST_IN_ORDER, "calls": calls})
         path = f"/v1/applications/{application_id}"
+        await service.until(lambda seen: seen["calls_waiting"] == 20 + 4)  # and the occupant's
         waits = (await client.get(f"{path}/explain")).json()
         queued = (await client.get(path)).json()
         cancelled = await client.delete(path)

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.applications import Application, find_cycle_or_stranger
+from scheduler.applications import MAX_ENDED_CALLS, Application, find_cycle_or_stranger
 from scheduler.cost import memory_cost
 from scheduler.lifecycle import CallState, IllegalMove
 from scheduler.types import ApplicationSpec
@@ -123,7 +123,7 @@ def test_an_end_is_an_end() -> None:
         app.calls["x"].move(CallState.READY)
 
 
-# ---- O25: graphs that can never run
+# ---- graphs that can never run
 
 
 @pytest.mark.parametrize(
@@ -157,3 +157,15 @@ def test_a_cycle_is_found_exactly_when_there_is_one(edges: list[set[int]]) -> No
     cyclic = any(i in after for i, after in enumerate(reach))
     specs = [call(str(i), after=map(str, sorted(after))) for i, after in enumerate(edges)]
     assert (find_cycle_or_stranger(specs) is not None) == cyclic
+
+
+def test_a_long_lived_open_application_keeps_the_cost_of_all_its_calls_and_only_the_last_of_them() -> None:
+    app = Application(application("o", open=True), 1, 0.0, 0.0, memory_cost)
+    for number in range(3 * MAX_ENDED_CALLS):
+        one = app.reveal(call(f"c{number}"))
+        one.output_tokens = (10,)
+        app.end_call(one, CallState.CANCELLED, float(number), "")
+    assert len(app.calls) == MAX_ENDED_CALLS
+    assert app.call_count == 3 * MAX_ENDED_CALLS
+    each = memory_cost(app.calls[f"c{3 * MAX_ENDED_CALLS - 1}"].prompt_tokens, (10,))
+    assert app.expected_cost == app.served_cost == pytest.approx(3 * MAX_ENDED_CALLS * each)

@@ -97,7 +97,7 @@ def test_a_finish_after_the_bound_is_counted(gps_finish_s: float, violated: bool
     book = AuditBook()
     app = ran(("c", 0.0, 3.0, ()))
     book.note_call(3.0, 3.0)
-    book.note_end(app, record())
+    book.note_end(app, record(), 0.0)
     assert app.sequence in book
     assert len(book) == 1
     audited = book.settle(app.sequence, gps_finish_s)
@@ -110,14 +110,14 @@ def test_a_finish_after_the_bound_is_counted(gps_finish_s: float, violated: bool
 def test_no_bound_is_claimed_for_what_it_does_not_cover() -> None:
     book = AuditBook()
     app = ran(("c", 0.0, 3.0, ()))
-    book.note_end(app, record("cancelled", 1e9))
+    book.note_end(app, record("cancelled", 1e9), 0.0)
     assert book.settle(app.sequence, 0.0).bound_s is None
     retried = ran(("c", 0.0, 3.0, ()))
     retried.calls["c"].attempts = 2
-    book.note_end(retried, record("finished", 1e9))
+    book.note_end(retried, record("finished", 1e9), 0.0)
     assert book.settle(retried.sequence, 0.0).bound_s is None
     opened = Application(application("o", open=True), 2, 0.0, 0.0, memory_cost)
-    book.note_end(opened, record("finished", 1e9))
+    book.note_end(opened, record("finished", 1e9), 0.0)
     assert book.settle(2, 0.0).bound_s is None
     assert (book.audited, book.violations) == (3, 0)
 
@@ -127,8 +127,8 @@ def test_the_longest_call_counts_from_the_arrival_on() -> None:
     book.note_call(-5.0, 100.0)
     book.note_call(2.0, 3.0)
     app = ran(("c", 0.0, 3.0, ()))
-    book.note_end(app, record())
+    book.note_end(app, record(), 0.0)
     assert book.settle(app.sequence, 10.0).bound_s == 10.0 + 2 * 3.0
     book.forget_calls_before(3.0)
-    book.note_end(app, record())
+    book.note_end(app, record(), 0.0)
     assert book.settle(app.sequence, 10.0).bound_s == 10.0

@@ -1,4 +1,4 @@
-"""The engine model of DESIGN section 8: traces worked out by hand, and its laws on random work."""
+"""The engine model: traces worked out by hand, and its laws on random work."""
 
 from __future__ import annotations
 

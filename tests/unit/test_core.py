@@ -200,7 +200,7 @@ def test_what_is_refused_leaves_no_trace(bench: Bench) -> None:
 
 
 def test_a_prompt_that_grew_too_large_fails_its_application_and_blocks_nobody(bench: Bench) -> None:
-    """O7, when the true prompt is known only as the call becomes ready."""
+    """When the true prompt is known only as the call becomes ready."""
     bench.arrive("a", call("x"), call("y", after=["x"]))
     bench.arrive_ready("b", call())
     bench.handle(CallReady("a", "x", 5000, 10))
@@ -335,7 +335,6 @@ def test_an_open_application_survives_a_failed_call(bench: Bench) -> None:
 
 
 def test_a_lost_call_is_tried_a_bounded_number_of_times() -> None:
-    """O4."""
     bench = Bench(max_attempts=3)
     bench.arrive_ready("a", call("x"), call("y", after=["x"]))
     for attempt in range(3):

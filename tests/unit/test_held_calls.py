@@ -27,6 +27,7 @@ from scheduler.events import (
     Event,
     ProgressReported,
     ReplicaJoined,
+    Resumption,
 )
 from scheduler.lifecycle import CallState
 from scheduler.policies import create_policy
@@ -242,6 +243,65 @@ def test_a_shared_application_that_another_ingress_gave_back_first_stays_held() 
     for name in ("open", "mine"):
         held.note_action(Reject(name, None, Refusal.DUPLICATE_ID, "is already running"))
     assert list(held.applications) == ["open"]
+
+
+def test_an_open_application_keeps_its_tag_age_and_cost_between_two_calls_until_it_has_ended() -> None:
+    world = World()
+    world.handle(CallRevealed("open", call("c"), application("open", open=True)))
+    arrival_s = world.now_s
+    world.handle(CallReady("open", "c", 10, 10))
+    (grant,) = [action for action in world.handle(CapacityOffered("r", 1)) if isinstance(action, Grant)]
+    world.handle(CallFinished(grant.lease_id, 10, (4,)))
+    (arrived,) = world.held.reintroduction(world.now_s)
+    assert isinstance(arrived, ApplicationArrived)
+    assert arrived.resumes == Resumption(0.0, world.now_s - arrival_s, 10 * 4 + 4 * 5 / 2)
+    assert _tags(world.successor()) == _tags(world.core) != {}
+    world.handle(ApplicationClosed("open"))
+    assert world.held.applications == {}
+
+
+def test_an_open_application_that_others_are_told_of_is_dropped_with_its_last_call() -> None:
+    for refused_first in (True, False):
+        held = HeldCalls()
+        held.note_event(1.0, CallRevealed("open", call("c"), application("open", open=True)))
+        held.note_action(PublishTag("open", 7.0, 9.0, 2.0, "arrival"))
+        ends: list[Action] = [
+            Reject("open", None, Refusal.DUPLICATE_ID, "is already running"),
+            PublishCallEnd("open", "c", "finished", "", 1, (1,)),
+        ]
+        for action in ends if refused_first else reversed(ends):
+            held.note_action(action)
+        assert held.applications == {}
+
+
+def test_a_call_that_opened_the_application_anew_outlives_the_word_of_its_first_end() -> None:
+    world = World()
+    opens = application("open", open=True)
+    world.handle(CallRevealed("open", call("c"), opens))
+    world.handle(CallCancelled("open", "c", "gone"))
+    actions = world.core.handle(world.now_s, ApplicationClosed("open"))
+    world.held.note_event(world.now_s, CallRevealed("open", call("d"), opens))
+    for action in actions:
+        world.held.note_action(action)
+    arrived, revealed = world.held.reintroduction(world.now_s)
+    assert isinstance(arrived, ApplicationArrived)
+    assert (arrived.resumes, arrived.application.open) == (None, True)
+    assert revealed == CallRevealed("open", call("d"))
+
+
+def test_giving_everything_up_cancels_what_is_held_and_leaves_open_applications_to_others() -> None:
+    held = HeldCalls()
+    for name in ("c", "d"):
+        held.note_event(1.0, CallRevealed("open", call(name), application("open", open=True)))
+    for name in ("a", "b"):
+        held.note_event(1.0, ApplicationArrived(application(name, call("c"))))
+    held.note_event(2.0, CallCancelled("open", "d", "gone"))
+    held.note_event(2.0, ApplicationCancelled("b", "gone"))
+    events = held.cancellations("why")
+    assert events == [CallCancelled("open", "c", "why"), ApplicationCancelled("a", "why")]
+    for event in events:
+        held.note_event(3.0, event)
+    assert held.cancellations("why") == []
 
 
 def test_nothing_is_held_of_what_is_over() -> None:

@@ -51,7 +51,6 @@ def test_applications_that_may_not_enter(spec: ApplicationSpec, refusal: Refusal
 
 
 def test_a_call_that_fits_nowhere_is_told_the_limit() -> None:
-    """O7."""
     one = gate(replicas={"small": 2, "large": 49})
     assert one.largest_prompt_tokens == 783
     assert one.can_ever_fit(783)

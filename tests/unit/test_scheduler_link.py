@@ -14,10 +14,13 @@ from cluster.scheduler_link import CallRefused, SchedulerLink
 from scheduler.actions import Action, Grant, PublishCallEnd, PublishTag, Refusal, Reject
 from scheduler.events import (
     ApplicationArrived,
+    ApplicationCancelled,
     ApplicationClosed,
     CallAdopted,
+    CallCancelled,
     CallFinished,
     CallReady,
+    CallRevealed,
     Event,
 )
 from scheduler.types import CallKey
@@ -199,6 +202,56 @@ async def test_mail_is_taken_once_even_when_a_listener_fails(link: SchedulerLink
     await asyncio.sleep(0.05)
     assert seen == tags
     assert link.alive
+
+
+async def test_a_listener_that_fails_holds_up_nobody_elses_mail(
+    link: SchedulerLink, scheduler: Scheduler, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[Action] = []
+
+    def fail(action: Action) -> None:
+        raise ZeroDivisionError
+
+    link.listen_to_all(fail)
+    link.listen("a", seen.append)
+    tags = [PublishTag("a", 0.0, float(number), 1.0, "") for number in range(5)]
+    caplog.set_level("INFO", "ray.serve")
+    scheduler.mail += tags
+    await eventually(lambda: len(seen) == 5)
+    assert seen == tags
+    names = [record.event for record in caplog.records if hasattr(record, "event")]
+    assert names.count("listener_failed") == 5
+    assert "scheduler_unreachable" not in names
+
+
+async def test_leaving_gives_up_what_is_held_and_waits_until_that_is_heard(scheduler: Scheduler) -> None:
+    link = SchedulerLink("i", scheduler, frozenset)
+    link.start()
+    await eventually(lambda: scheduler.sequence > 0)
+    opened = application("open", open=True)
+    link.tell(ApplicationArrived(application("a", call("c"))), CallRevealed("open", call("d"), opened))
+    await eventually(lambda: len(scheduler.applied) == 2)
+    scheduler.failures = ["before", "after"]
+    await asyncio.gather(link.leave(), link.leave())
+    await link.leave()
+    assert not link.alive
+    reason = "its ingress stops"
+    assert scheduler.applied[2:] == [ApplicationCancelled("a", reason), CallCancelled("open", "d", reason)]
+
+
+async def test_leaving_waits_for_an_absent_scheduler_no_longer_than_it_must(
+    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler_link, "LEAVE_S", 0.05)
+    link = SchedulerLink("i", scheduler, frozenset)
+    await link.leave()  # never started
+    link.start()
+    scheduler.failures = ["before"] * 1000
+    link.tell(ApplicationArrived(application("a", call("c"))))
+    async with asyncio.timeout(0.5):
+        await link.leave()
+    assert not link.alive
+    assert scheduler.applied == []
 
 
 async def test_listeners_hear_of_their_application_only(link: SchedulerLink) -> None:

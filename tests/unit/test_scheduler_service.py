@@ -446,7 +446,7 @@ async def test_a_grant_that_nobody_uses_returns_and_is_given_again(talk: Talk) -
 
 
 async def test_a_wall_clock_jump_expires_nothing_that_was_just_heard(talk: Talk) -> None:
-    """FAULTS O24: the service's clock may step back; what is silent for long is judged by differences."""
+    """The service's clock may step back; what is silent for long is judged by differences."""
     grant = await talk.granted()
     talk.clock.now_s -= 60.0
     talk.service.tick()

@@ -164,7 +164,7 @@ async def test_cancelling_at_any_moment_leaves_nothing_behind() -> None:
 
 
 async def test_a_client_that_leaves_at_any_moment_leaves_nothing_behind() -> None:
-    """FAULTS O1, O2, O10, O16: before the grant, before the first byte, in the stream, at its end."""
+    """Before the grant, before the first byte, in the stream, at its end."""
     chance = random.Random(8)
     async with started(engine={"max_sequences": 1}) as system:
         ingress = system.ingresses[0]
@@ -237,7 +237,7 @@ async def test_what_was_cancelled_stays_cancelled_under_a_fresh_scheduler() -> N
 
 @pytest.mark.parametrize("killed_after_s", [0.0, 0.01, 0.03, 0.08])
 async def test_a_replica_that_dies_costs_calls_at_most_time(killed_after_s: float) -> None:
-    """FAULTS O4. Answers come whole, so a lost replica is before the first byte and the call runs elsewhere."""
+    """Answers come whole, so a lost replica is before the first byte and the call runs elsewhere."""
     async with started(replicas=2, engine={"max_sequences": 4}, replica_timeout_s=0.5) as system:
         ingress = system.ingresses[0]
         for number in range(4):
@@ -254,7 +254,7 @@ async def test_a_replica_that_dies_costs_calls_at_most_time(killed_after_s: floa
 
 
 async def test_a_prompt_that_can_never_fit_is_refused_and_blocks_nobody() -> None:
-    """FAULTS O7, with M = 784 tokens."""
+    """With M = 784 tokens."""
     engine = {"usable_blocks": 49, "block_tokens": 16, "max_model_len": 784}
     async with started(engine=engine) as system:
         ingress = system.ingresses[0]
@@ -289,7 +289,7 @@ async def test_an_engine_that_refuses_a_call_fails_its_application_with_the_reas
 
 
 async def test_empty_prompts_are_refused_one_by_one() -> None:
-    """FAULTS O13, that part of it that lies behind the parser: an answer that leaves a later prompt empty."""
+    """The part that lies behind the parser: an answer that leaves a later prompt empty."""
     async with started() as system:
         ingress = system.ingresses[0]
         await submit(
@@ -307,7 +307,7 @@ async def test_empty_prompts_are_refused_one_by_one() -> None:
 
 
 async def test_calls_given_up_while_they_wait_leave_the_queue(tmp_path: Path) -> None:
-    """FAULTS O15: 300 calls expire behind a long one; the next in line is next."""
+    """300 calls expire behind a long one; the next in line is next."""
     async with started(engine={"max_sequences": 1, "base_s": 0.002}) as system:
         ingress = system.ingresses[0]
         long = asyncio.create_task(infer(ingress, {"prompt": "long", "max_tokens": 150, "ignore_eos": True}))
@@ -327,7 +327,7 @@ async def test_calls_given_up_while_they_wait_leave_the_queue(tmp_path: Path) ->
 
 
 async def test_an_early_or_late_leave_has_one_outcome_and_a_missing_engine_another() -> None:
-    """FAULTS O21, without HTTP: busy and no engine are told apart, and nothing ends in an unforeseen error."""
+    """Busy and no engine are told apart, and nothing ends in an unforeseen error."""
     async with started(replicas=0, engine_wait_s=0.2, max_calls=2) as system:
         ingress = system.ingresses[0]
         waiting = [asyncio.create_task(infer(ingress, {"prompt": "w", "max_tokens": 5})) for _ in range(2)]
@@ -355,7 +355,7 @@ async def test_two_ingresses_share_one_open_application_across_a_restart() -> No
 
 
 async def test_ids_are_taken_once_and_free_after_a_refusal() -> None:
-    """FAULTS O8."""
+    """Two of one id: the second is refused and the first is untouched."""
     async with started(ingresses=2) as system:
         first, second = system.ingresses
         await submit(first, "x", completion("c", max_tokens=60))
@@ -388,7 +388,7 @@ async def test_an_application_cancelled_before_it_was_taken_begins_no_call() -> 
 
 
 async def test_an_id_whose_client_left_is_not_free_before_it_has_ended() -> None:
-    """FAULTS O8: the end of the first must not be taken for that of the second."""
+    """The end of the first must not be taken for that of the second."""
     async with started() as system:
         ingress = system.ingresses[0]
         service, system.wire.service = system.wire.service, None

@@ -1,0 +1,56 @@
+"""What the scheduler knows of an application, in the words of its status on the wire.
+
+The status of an application that was submitted whole is its run's (`serve_app.runner`), with `record_fields` once it
+has ended; that of one which came call by call is the scheduler's alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from scheduler.types import ApplicationRecord
+from serve_app.documents import ApplicationStatus
+
+
+def record_fields(record: ApplicationRecord) -> dict[str, Any]:
+    """The fields of a status that are known from an application's end on; times are seconds after its arrival."""
+    return {
+        "tenant": record.tenant,
+        "true_cost": record.true_cost,
+        "completion_s": record.completion_s,
+        "gps_completion_s": _after_arrival_s(record, record.gps_finish_s),
+        "lag_s": record.lag_s,
+        "bound_s": _after_arrival_s(record, record.bound_s),
+    }
+
+
+def status_from_record(record: ApplicationRecord) -> ApplicationStatus:
+    """The status of an application that has ended. When it was created is not known: its clock was the scheduler's."""
+    return ApplicationStatus.model_validate(
+        {
+            **record_fields(record),
+            "application_id": record.application_id,
+            "application_type": record.application_type,
+            "weight": record.weight,
+            "state": record.outcome,
+            "finish_tag": record.finish_tag,
+            "predicted_cost": record.predicted_cost,
+            "calls_total": record.calls,
+            "calls_done": record.calls if record.outcome == "finished" else None,
+        }
+    )
+
+
+def status_from_explanation(explanation: Mapping[str, Any], now_s: float) -> ApplicationStatus:
+    """The status of an application in the system, from `scheduler.explain.explain`; `now_s` is Unix time.
+
+    How many calls it has had, and of them have ended, is not said there.
+    """
+    known = ("application_id", "application_type", "tenant", "weight", "state", "finish_tag", "predicted_cost")
+    fields = {name: explanation[name] for name in known if name in explanation}
+    return ApplicationStatus.model_validate({**fields, "created_s": now_s - explanation["waited_s"]})
+
+
+def _after_arrival_s(record: ApplicationRecord, at_s: float | None) -> float | None:
+    return None if at_s is None else at_s - record.arrival_s
