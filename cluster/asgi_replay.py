@@ -15,6 +15,7 @@ from cluster.messages import CallRequest
 
 MAX_MESSAGES_AHEAD = 64
 LEAVE_S = 5.0
+CANCEL_AGAIN_S = 1.0
 
 AsgiApplication = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -25,6 +26,7 @@ class Answer:
     def __init__(self) -> None:
         self.status = 0
         self.complete = False
+        self.abandoned = False
         self._gone = asyncio.Event()
 
     def disconnect(self) -> None:
@@ -49,7 +51,7 @@ async def replay(
     """Run the request; yields the ASGI messages of its answer. An exception of the application comes through.
 
     At most `MAX_MESSAGES_AHEAD` messages wait for a slow reader. The application runs in a task of its own, in
-    whose context `CURRENT_LEASE` is `lease`.
+    whose context `CURRENT_LEASE` is `lease`; the end of that task is the end of the answer.
     """
     messages: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue(MAX_MESSAGES_AHEAD)
     body_sent = False
@@ -63,20 +65,26 @@ async def replay(
         return {"type": "http.disconnect"}
 
     async def send(message: Message) -> None:
+        if answer.abandoned:
+            raise ConnectionResetError("the reader of this answer has left")
         answer.note(message)
         await messages.put(dict(message))
 
     async def run() -> None:
         CURRENT_LEASE.set(lease)
-        try:
-            await application(_scope(request), receive, send)
-        finally:
-            await messages.put(None)
+        await application(_scope(request), receive, send)
+
+    def wake_reader(_: asyncio.Task[None]) -> None:
+        if messages.empty():  # else the reader sees the end of the task after the last message
+            messages.put_nowait(None)
 
     task = asyncio.create_task(run())
+    task.add_done_callback(wake_reader)
     try:
-        while (message := await messages.get()) is not None:
-            yield _with_followers(message, messages)
+        while not (task.done() and messages.empty()):
+            message = await messages.get()
+            if message is not None:
+                yield _with_followers(message, messages)
         await task
     finally:
         await _leave(task, answer, messages)
@@ -98,17 +106,28 @@ def _with_followers(message: dict[str, Any], messages: asyncio.Queue[dict[str, A
 
 
 async def _leave(task: asyncio.Task[None], answer: Answer, messages: asyncio.Queue[dict[str, Any] | None]) -> None:
-    """Let a task that still runs see its client leave; cancel it when that does not end it."""
+    """Let a task that still runs see its client leave; cancel it, again and again, when that does not end it."""
     answer.disconnect()
-    deadline_s = asyncio.get_running_loop().time() + LEAVE_S
     try:
-        while not task.done() and asyncio.get_running_loop().time() < deadline_s:
-            while not messages.empty():
-                messages.get_nowait()
-            await asyncio.wait({task}, timeout=0.05)
+        await _wait_for_end(task, messages, LEAVE_S)
     finally:  # a second cancellation ends the patience, not the duty
-        task.cancel()
+        answer.abandoned = True
+        while not task.done():
+            task.cancel()
+            await _wait_for_end(task, messages, CANCEL_AGAIN_S)
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def _wait_for_end(
+    task: asyncio.Task[None], messages: asyncio.Queue[dict[str, Any] | None], patience_s: float
+) -> None:
+    """Nobody reads any more: messages are thrown away, so that none holds the task up."""
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + patience_s
+    while not task.done() and loop.time() < deadline_s:
+        while not messages.empty():
+            messages.get_nowait()
+        await asyncio.wait({task}, timeout=0.05)
 
 
 def _scope(request: CallRequest) -> Scope:

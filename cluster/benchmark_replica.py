@@ -20,7 +20,8 @@ class MeasuredReplica(Replica):
         return await self._direct.open()
 
     async def __del__(self) -> None:
-        await self._direct.close()
+        if hasattr(self, "_direct"):
+            await self._direct.close()
         await super().__del__()
 
 

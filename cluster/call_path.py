@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from ray.exceptions import RayActorError
 
@@ -120,14 +120,19 @@ async def _attempt(
 
 
 def _report_loss(link: SchedulerLink, grant: Grant, error: Exception, begun: bool) -> None:
+    """Only the kind of an error goes on: its text may hold some of the prompt or of the answer."""
+    kind = type(error).__name__
     if not isinstance(error, _LOST):
-        link.tell(CallFailed(grant.lease_id, f"the engine failed: {error!r}"))
-        raise AnswerBroken(f"the engine failed: {error!r}") from error
+        _break_off(link, grant, f"the engine failed: {kind}")
     if begun:
-        link.tell(CallFailed(grant.lease_id, f"the replica was lost in the middle of the answer: {error!r}"))
-        raise AnswerBroken(f"the replica was lost in the middle of the answer: {error!r}") from error
+        _break_off(link, grant, f"the replica was lost in the middle of the answer: {kind}")
     link.held.lose_grant(grant)
-    link.tell(CallLost(grant.lease_id, repr(error)))
+    link.tell(CallLost(grant.lease_id, kind))
+
+
+def _break_off(link: SchedulerLink, grant: Grant, reason: str) -> NoReturn:
+    link.tell(CallFailed(grant.lease_id, reason))
+    raise AnswerBroken(reason) from None  # its cause would bring the text into every log
 
 
 def _under(request: CallRequest, grant: Grant) -> CallRequest:

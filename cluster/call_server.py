@@ -44,7 +44,9 @@ class CallServer:
                     yield message
         except Exception as error:
             if not answer.complete and not lease.revoked:
-                self._leases.fail(lease, f"the engine failed: {error!r}")
+                self._leases.fail(
+                    lease, f"the engine failed: {type(error).__name__}"
+                )  # its text may hold some of the prompt
             raise
         finally:
             self._settle(lease, answer)

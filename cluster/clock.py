@@ -1,6 +1,7 @@
-"""The one file of this package that reads clocks.
+"""The one file of this package that reads the process's clocks, for decisions and for display.
 
-Durations and order use the monotonic clock, which no administrator sets back; the wall clock is for people only.
+Deadlines on an event loop use the loop's own clock. Durations and order use the monotonic clock, which no
+administrator sets back; the wall clock is for people, and for epochs that outlive a process (`journal`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What must outlive the scheduler actor: the epoch and virtual time, in SQLite (WAL mode) in `state_dir`.
 
 Laws: an epoch is handed out once, ever; the V that is loaded is never above the V that was reached, and at most
-one save behind it. Without a directory nothing is kept, and epochs come from the wall clock, which is enough to
-tell two schedulers of one cluster apart.
+one save behind it. Without a directory nothing is kept, and epochs come from the wall clock, which tells two
+schedulers of one cluster apart unless it is set back between them; `move_above` is the remedy for that.
 """
 
 from __future__ import annotations
@@ -39,6 +39,15 @@ class Journal:
         self.epoch = max(last_epoch + 1, self.epoch)
         self._database.execute("REPLACE INTO clock VALUES (1, ?, ?)", (self.epoch, self.virtual_time))
         self._database.execute("COMMIT")
+
+    def move_above(self, epoch: int) -> bool:
+        """Take the epoch above one that was met, where no later opening has the journal; returns whether it did."""
+        if self._database is not None:
+            moved = self._database.execute("UPDATE clock SET epoch = ? WHERE epoch = ?", (epoch + 1, self.epoch))
+            if moved.rowcount == 0:
+                return False
+        self.epoch = epoch + 1
+        return True
 
     def save(self, virtual_time: float) -> None:
         """Note how far V has come, unless a later epoch has taken over the journal."""

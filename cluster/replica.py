@@ -57,8 +57,11 @@ class Replica:
             raise RuntimeError("the replica no longer talks to the scheduler")
 
     async def __del__(self) -> None:
-        await asyncio.shield(self._agent.stop())
-        await self.engine.stop()
+        """Serve awaits it, of a replica whose `__init__` failed too: only what was begun is ended."""
+        if hasattr(self, "_agent"):
+            await asyncio.shield(self._agent.stop())
+        if hasattr(self, "engine"):
+            await self.engine.stop()
 
 
 def _with_local_model(settings: VllmSettings | SimulatedSettings) -> VllmSettings | SimulatedSettings:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Protocol
 
+from cluster.endless import keep_trying
 from cluster.engine import Engine
 from cluster.leases import LeaseTable
 from cluster.messages import Pull, PullReply, Report, ReportReply
@@ -53,8 +53,8 @@ class ReplicaAgent:
     def start(self) -> None:
         """Begin to pull and to report."""
         self._tasks = [
-            asyncio.create_task(self._persist(self._pull_once), name="pull"),
-            asyncio.create_task(self._persist(self._report_once), name="report"),
+            asyncio.create_task(keep_trying(self._pull_once, RETRY_S, replica_id=self._replica_id), name="pull"),
+            asyncio.create_task(keep_trying(self._report_once, RETRY_S, replica_id=self._replica_id), name="report"),
         ]
 
     @property
@@ -72,14 +72,6 @@ class ReplicaAgent:
                 await self._scheduler.report(self._report(leaving=True))
         except Exception as error:  # the scheduler may be gone already, and will notice the silence
             log_event(logger, "leave_unheard", replica_id=self._replica_id, error=repr(error))
-
-    async def _persist(self, once: Callable[[], Awaitable[None]]) -> None:
-        while True:
-            try:
-                await once()
-            except Exception as error:  # any failure of the scheduler must not end the loop
-                log_event(logger, "scheduler_unreachable", replica_id=self._replica_id, error=repr(error))
-                await asyncio.sleep(RETRY_S)
 
     async def _pull_once(self) -> None:
         if self._epoch == 0:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
 from typing import Any
 
 from ray import serve
@@ -27,7 +26,7 @@ from cluster.messages import (
     SubmissionReply,
 )
 from cluster.scheduler_service import SchedulerService
-from cluster.settings import load_settings
+from cluster.settings import load_changed_settings, load_settings
 from scheduler.types import ApplicationRecord
 
 logger = logging.getLogger("ray.serve")
@@ -55,11 +54,14 @@ class Scheduler:
         self._ticking = asyncio.create_task(self._tick_forever())
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
-        """Take a changed `user_config`. Raises ValidationError when it is wrong.
+        """Take a changed `user_config`. A wrong one is logged and shown in `overview`; the old settings stay.
 
-        Serve then ends this scheduler, and none runs until a right `user_config` comes; ingresses hold what waits.
+        Raising would have Serve end this scheduler, and have none until a right one comes.
         """
-        self._service.change_settings(load_settings({**self._args, **user_config}))
+        try:
+            self._service.change_settings(load_changed_settings(self._args, user_config))
+        except ValueError as error:
+            self._service.refuse_settings(str(error))
 
     async def submit(self, submission: Submission) -> SubmissionReply:
         """See `SchedulerService.submit`."""
@@ -93,12 +95,9 @@ class Scheduler:
         """What became of an application that ended."""
         return self._service.record(application_id)
 
-    async def owner(self, application_id: str) -> str | None:
-        """The ingress that holds an application."""
-        return self._service.owner(application_id)
-
     async def check_health(self) -> None:
-        """Fail when time limits are no longer looked after, so that Serve starts a fresh scheduler."""
+        """Fail when the core broke or time limits are no longer looked after: Serve then starts a fresh scheduler."""
+        self._service.check_health()
         if self._ticking.done():
             raise RuntimeError("the scheduler's clock task has ended")
 
@@ -108,9 +107,10 @@ class Scheduler:
             self._service.tick()
 
     async def __del__(self) -> None:
+        if not hasattr(self, "_ticking"):
+            return  # its settings were wrong: there is nothing to close
         self._ticking.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._ticking
+        await asyncio.gather(self._ticking, return_exceptions=True)
         self._service.close()
 
 

@@ -74,8 +74,3 @@ class SchedulerClient:
         """What became of an application that ended."""
         answer: ApplicationRecord | None = await self._handle.record.remote(application_id)
         return answer
-
-    async def owner(self, application_id: str) -> str | None:
-        """The ingress that holds an application."""
-        answer: str | None = await self._handle.owner.remote(application_id)
-        return answer

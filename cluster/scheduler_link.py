@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from cluster.clock import monotonic_s
+from cluster.endless import keep_trying
 from cluster.held_calls import HeldCalls
 from cluster.messages import Collection, CollectionReply, Submission, SubmissionReply
 from cluster.telemetry import log_event
@@ -105,8 +106,8 @@ class SchedulerLink:
     def start(self) -> None:
         """Begin to submit and to collect."""
         self._tasks = [
-            asyncio.create_task(self._persist(self._submit_once), name="submit"),
-            asyncio.create_task(self._persist(self._collect_once), name="collect"),
+            asyncio.create_task(keep_trying(self._submit_once, RETRY_S, ingress_id=self.ingress_id), name="submit"),
+            asyncio.create_task(keep_trying(self._collect_once, RETRY_S, ingress_id=self.ingress_id), name="collect"),
         ]
 
     async def stop(self) -> None:
@@ -169,14 +170,6 @@ class SchedulerLink:
     def cancel(self, key: CallKey, reason: str) -> None:
         """Nobody waits for this call any more."""
         self.tell(CallCancelled(key.application_id, key.call_id, reason))
-
-    async def _persist(self, once: Callable[[], Awaitable[None]]) -> None:
-        while True:
-            try:
-                await once()
-            except Exception as error:  # any failure of the scheduler must not end the loop
-                log_event(logger, "scheduler_unreachable", ingress_id=self.ingress_id, error=repr(error))
-                await asyncio.sleep(RETRY_S)
 
     async def _submit_once(self) -> None:
         if self._epoch and not self._outbox:

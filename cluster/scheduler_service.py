@@ -7,20 +7,24 @@ whole.
 Laws: an offer reaches the core only from a replica that every ingress can call (a draining replica pulls for
 seconds after routers dropped it; an ingress that knows no replica yet, or is silent, has no say); grants go to
 the parked pull that they answer and to the ingress that holds the call; a message of another epoch changes
-nothing; repeats of submissions, reports and facts change nothing.
+nothing; repeats of submissions, reports and facts change nothing; mail is kept only for what an ingress introduced
+while it was there, so that of an absent one is bounded; after an exception out of the core this scheduler takes
+nothing more, and a fresh one rebuilds its state.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from cluster.journal import Journal
+from cluster.live_log import LiveLog
 from cluster.mailbox import Mailbox
 from cluster.messages import (
     Collection,
@@ -46,7 +50,7 @@ from scheduler.actions import (
     PublishTag,
     Reject,
 )
-from scheduler.event_log import LogHeader, event_to_json
+from scheduler.event_log import LogHeader
 from scheduler.events import (
     ApplicationArrived,
     ApplicationCancelled,
@@ -63,6 +67,7 @@ from scheduler.events import (
     TimePassed,
 )
 from scheduler.explain import explain, overview
+from scheduler.lifecycle import CallState
 from scheduler.types import ApplicationRecord, CallKey
 
 logger = logging.getLogger("ray.serve")
@@ -75,6 +80,10 @@ VIEW_AGE_S = 3.0
 MAX_WAIT_S = 1.0
 
 _INTRODUCTIONS = (ApplicationArrived, CallRevealed)
+
+
+class SchedulerBroken(RuntimeError):
+    """The core raised, and may have applied half an event: this scheduler takes nothing more."""
 
 
 @dataclass(slots=True)
@@ -108,13 +117,16 @@ class SchedulerService:
         self.settings = settings
         self._clock = clock
         self._journal = Journal(settings.state_dir)
-        header = LogHeader(settings.core(), settings.policy, self._journal.epoch, self._journal.virtual_time)
-        self.core = header.create_core()
-        self._log = _open_log(settings, header)
+        self._accepted = False
+        self._broken = ""
+        self._saved = True
+        self._settings_refused: str | None = None
+        self._begin()
         self._telemetry = SchedulerTelemetry()
         self._ingresses: dict[str, _Ingress] = {}
         self._absent_ingresses: OrderedDict[str, _Ingress] = OrderedDict()
         self._application_owners: dict[str, str] = {}
+        self._earlier_owners: dict[str, set[str]] = {}
         self._call_owners: dict[CallKey, str] = {}
         self._links: dict[str, _ReplicaLink] = {}
         self._records: OrderedDict[str, ApplicationRecord] = OrderedDict()
@@ -124,11 +136,38 @@ class SchedulerService:
     def epoch(self) -> int:
         return self.core.epoch
 
+    def check_health(self) -> None:
+        """Raise SchedulerBroken after the core has raised."""
+        if self._broken:
+            raise SchedulerBroken(self._broken)
+
+    def _begin(self) -> None:
+        """An empty core under the journal's epoch, and its log."""
+        header = LogHeader(self.settings.core(), self.settings.policy, self._journal.epoch, self._journal.virtual_time)
+        self.core = header.create_core()
+        directory = self.settings.state_dir or Path()
+        self._log = LiveLog(directory if self.settings.event_log else None, header)
+
+    def _concerns(self, epoch: int) -> bool:
+        """Is a message of this epoch meant for this scheduler?
+
+        A later epoch comes from a later scheduler, or from an earlier one on a clock that was set back. A scheduler
+        that was never spoken to has lost nothing by moving above it. One that was is the earlier of two that live
+        side by side while code changes: it stays where it is, for moving would take everybody from the later one.
+        """
+        self.check_health()
+        if epoch > self.epoch and not self._accepted and self._journal.move_above(epoch):
+            log_event(logger, "epoch_moved", of=self.epoch, to=self._journal.epoch)
+            self._log.close()
+            self._begin()
+        self._accepted = self._accepted or epoch == self.epoch
+        return epoch == self.epoch
+
     # ---- ingresses
 
     async def submit(self, submission: Submission) -> SubmissionReply:
         """Apply an ingress's events in order, once."""
-        if submission.epoch != self.epoch:
+        if not self._concerns(submission.epoch):
             return SubmissionReply(self.epoch, accepted=False)
         await self._wait_for_adopting_replicas(submission.events)
         ingress = self._ingress(submission.ingress_id)
@@ -144,7 +183,7 @@ class SchedulerService:
 
     async def collect(self, collection: Collection) -> CollectionReply:
         """Hand an ingress its mail; waits a little for a first piece."""
-        if collection.epoch != self.epoch:
+        if not self._concerns(collection.epoch):
             return CollectionReply(self.epoch, (), 0)
         mailbox = self._ingress(collection.ingress_id).mailbox
         actions, last = await mailbox.collect(collection.after, min(collection.wait_s, MAX_WAIT_S))
@@ -180,21 +219,25 @@ class SchedulerService:
         return {CallKey(application_id, name) for name in call_ids if not name or name in application.calls}
 
     def _own(self, ingress_id: str, introduced: Iterable[CallKey]) -> None:
-        """Whoever introduces an application or a call hears of it; what is refused or known belongs to nobody new."""
+        """Whoever introduces an application or a call hears of it; what is refused or known belongs to nobody new.
+
+        An open application whose ingress has gone goes to the one that goes on with it.
+        """
         ingress = self._ingresses[ingress_id]
         for key in introduced:
             if key.call_id:
                 self._call_owners[key] = ingress_id
                 ingress.calls.add(key)
-            else:
+            if not key.call_id or key.application_id not in self._application_owners:
                 self._application_owners[key.application_id] = ingress_id
+                self._earlier_owners.get(key.application_id, set()).discard(ingress_id)
                 ingress.applications.add(key.application_id)
 
     # ---- replicas
 
     async def pull(self, pull: Pull) -> PullReply:
         """Park a replica that has room until it gets grants or its wait is over."""
-        if pull.epoch != self.epoch:
+        if not self._concerns(pull.epoch):
             return PullReply(self.epoch)
         link = self._link(pull.replica_id)
         self._handle(ReplicaJoined(pull.replica_id, pull.limits))
@@ -215,7 +258,7 @@ class SchedulerService:
 
     async def report(self, report: Report) -> ReportReply:
         """Apply what a replica did since its last report."""
-        if report.epoch != self.epoch:
+        if not self._concerns(report.epoch):
             return ReportReply(self.epoch, accepted=False)
         link = self._link(report.replica_id)
         self._handle(self._progress(link, report))
@@ -252,12 +295,21 @@ class SchedulerService:
             self._early_facts.popitem(last=False)
 
     def _take_back_strays(self, report: Report, link: _ReplicaLink) -> None:
-        """A replica that was given up for lost may come back: what it still runs has been granted anew."""
-        ours = f"{self.epoch}-"
-        running = [lease_id for lease_id, _ in report.generated if lease_id.startswith(ours)]
-        link.aborts.extend(lease for lease in running if lease not in self.core.leases and lease not in link.aborts)
+        """A replica that was given up for lost may come back: what it still runs has been granted anew.
+
+        It may also run what it was told to stop, where the reply that told it was lost.
+        """
+        unwanted = [lease_id for lease_id, _ in report.generated if self._is_unwanted(lease_id)]
+        link.aborts.extend(lease_id for lease_id in unwanted if lease_id not in link.aborts)
         if link.aborts:
             self._reply(report.replica_id, link)
+
+    def _is_unwanted(self, lease_id: str) -> bool:
+        """Does nobody wait for what runs under this lease? One of another epoch may yet be adopted."""
+        call = self.core.leases.get(lease_id)
+        if call is None:
+            return lease_id.startswith(f"{self.epoch}-")
+        return call.state is CallState.STOPPING
 
     def _is_live(self, replica_id: str) -> bool:
         since_s = self._clock() - VIEW_AGE_S
@@ -291,6 +343,7 @@ class SchedulerService:
         if link is not None:
             self._reply(replica_id, link)
             del self._links[replica_id]
+            self._telemetry.forget(replica_id)
             self._handle(ReplicaLeft(replica_id, reason))
             log_event(logger, "replica_gone", replica_id=replica_id, reason=reason)
 
@@ -305,14 +358,28 @@ class SchedulerService:
         for ingress_id in [i for i, g in self._ingresses.items() if now_s - g.mailbox.last_seen_s > patience_s]:
             self._drop_ingress(ingress_id)
         self._handle(TimePassed())
-        self._journal.save(self.core.virtual_time)
+        self._save()
         self._telemetry.observe(self.core)
+
+    def _save(self) -> None:
+        """Without the journal a successor's V begins lower, which is no reason to stop."""
+        try:
+            self._journal.save(self.core.virtual_time)
+        except sqlite3.Error as error:
+            if self._saved:
+                log_event(logger, "journal_not_saved", error=repr(error))
+            self._saved = False
+        else:
+            self._saved = True
 
     def _silent(self, last_seen_s: float, now_s: float) -> bool:
         return now_s - last_seen_s > self.settings.replica_timeout_s
 
     def _drop_ingress(self, ingress_id: str) -> None:
-        """An ingress that is gone takes the clients of its calls with it. Its mail is kept, should it come back."""
+        """An ingress that is gone takes the clients of its calls with it. Its mail is kept, should it come back.
+
+        Of its open applications, which other ingresses may go on with, it will hear no more than that they ended.
+        """
         ingress = self._ingresses[ingress_id]
         reason = "its ingress is gone"
         log_event(logger, "ingress_gone", ingress_id=ingress_id, calls=len(ingress.calls))
@@ -322,20 +389,31 @@ class SchedulerService:
             application = self.core.applications.get(application_id)
             if application is not None and not application.spec.open:
                 self._handle(ApplicationCancelled(application_id, reason))
+            elif application is not None:
+                self._application_owners.pop(application_id, None)
+                self._earlier_owners.setdefault(application_id, set()).add(ingress_id)
+        ingress.calls.clear()
+        ingress.applications.clear()
         self._absent_ingresses[ingress_id] = self._ingresses.pop(ingress_id)
         while len(self._absent_ingresses) > MAX_ABSENT_INGRESSES:
             self._absent_ingresses.popitem(last=False)
 
     def change_settings(self, settings: SchedulerSettings) -> None:
         """Take other limits, another clock rate or policy in place; nothing that waits or runs is lost."""
-        self.settings = settings
         self._handle(SettingsChanged(settings.core(), settings.policy))
+        self.settings = settings
+        self._settings_refused = None
+
+    def refuse_settings(self, why: str) -> None:
+        """Other settings were wrong: this scheduler goes on with those that it has, and says so."""
+        self._settings_refused = why
+        log_event(logger, "settings_refused", reason=why)
 
     # ---- questions
 
     def overview(self) -> dict[str, Any]:
-        """The state of the whole in a few numbers."""
-        return overview(self.core)
+        """The state of the whole in a few numbers, and what was wrong with the settings that it did not take."""
+        return {**overview(self.core), "settings_refused": self._settings_refused}
 
     def explain(self, application_id: str) -> dict[str, Any] | None:
         """Why an application waits or runs; None when it is not in the system."""
@@ -345,23 +423,33 @@ class SchedulerService:
         """What became of an application that ended, among the last `MAX_RECORDS`."""
         return self._records.get(application_id)
 
-    def owner(self, application_id: str) -> str | None:
-        """The ingress that holds an application."""
-        return self._application_owners.get(application_id)
-
     def close(self) -> None:
-        """Save what must outlive this scheduler."""
-        self._journal.save(self.core.virtual_time)
+        """Save what must outlive this scheduler; the V of a broken one was saved while it was sound."""
+        if not self._broken:
+            self._save()
         self._journal.close()
-        if self._log is not None:
-            self._log.close()
+        self._log.close()
 
     # ---- one fact, and where its orders go
 
     def _handle(self, event: Event, sender: str | None = None) -> None:
+        self.check_health()
         now_s = self._clock()
-        if self._log is not None:
-            self._log.write(event_to_json(now_s, event) + "\n")
+        self._log.write(now_s, event)
+        try:
+            grants = self._apply(now_s, event, sender)
+        except Exception as error:  # whatever it is: half of the event may have been applied
+            kind = type(event).__name__
+            self._broken = f"the core broke on {kind}: {error!r}"
+            log_event(logger, "scheduler_broken", fact=kind, error=repr(error))
+            raise SchedulerBroken(self._broken) from error
+        for replica_id, batch in grants.items():
+            self._reply(replica_id, self._links[replica_id], batch)
+        for replica_id in [replica_id for replica_id, link in self._links.items() if link.aborts]:
+            self._reply(replica_id, self._links[replica_id])  # after the grants: this withdraws unused offers
+
+    def _apply(self, now_s: float, event: Event, sender: str | None) -> dict[str, list[Grant]]:
+        """Let the core take one fact and deliver its orders, but for the grants: those to each replica."""
         known = self._known(event)
         actions = self.core.handle(now_s, event)
         if sender is not None:
@@ -372,10 +460,7 @@ class SchedulerService:
         for action in actions:
             self._telemetry.count(action)
             self._deliver(action, grants, sender if isinstance(event, _INTRODUCTIONS) else None)
-        for replica_id, batch in grants.items():
-            self._reply(replica_id, self._links[replica_id], batch)
-        for replica_id in [replica_id for replica_id, link in self._links.items() if link.aborts]:
-            self._reply(replica_id, self._links[replica_id])  # after the grants: this withdraws unused offers
+        return grants
 
     def _deliver(self, action: Action, grants: dict[str, list[Grant]], introducer: str | None) -> None:
         match action:
@@ -398,6 +483,8 @@ class SchedulerService:
             case PublishCompletion(record) | PublishAudit(record):
                 self._keep(record)
                 self._mail_application(record.application_id, action)
+                for ingress_id in self._earlier_owners.pop(record.application_id, ()):
+                    self._put(ingress_id, action)
                 self._disown_if_settled(action)
                 log_event(
                     logger,
@@ -461,13 +548,3 @@ class SchedulerService:
 
 def _names(action: Grant | Reject | PublishCallEnd) -> dict[str, Any]:
     return {"application_id": action.application_id, "call_id": action.call_id}
-
-
-def _open_log(settings: SchedulerSettings, header: LogHeader) -> TextIO | None:
-    """The event log of this epoch in `state_dir`, if it is wanted."""
-    if not settings.event_log:
-        return None
-    directory = settings.state_dir or Path(".")
-    log = (directory / f"events-{header.epoch}.jsonl").open("w", encoding="utf-8", buffering=1)
-    log.write(header.to_json() + "\n")
-    return log

@@ -12,23 +12,28 @@ from scheduler.settings import ClockMode, CoreSettings
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
+FIXED = frozenset({"state_dir", "event_log"})
+"""What is read once, when a scheduler starts."""
+
+_CORE = CoreSettings()
+
 
 class SchedulerSettings(BaseModel):
-    """The scheduler application's `args`."""
+    """The scheduler application's `args`; the defaults of what concerns the core are the core's own."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     policy: str = "justitia"
-    clock: ClockMode = ClockMode.SERVICE
-    clock_rate: float = Field(1.0, gt=0, le=100)
-    nominal_iterations_per_s: float = Field(40.0, gt=0, le=1e6)
-    watermark: float = Field(0.05, ge=0, lt=1)
-    max_applications: int = Field(100_000, ge=1)
-    max_calls: int = Field(1_000_000, ge=1)
-    max_attempts: int = Field(3, ge=1, le=100)
-    reservation_timeout_s: Positive = 10.0
-    open_idle_s: Positive = 60.0
-    engine_wait_s: float = Field(300.0, ge=0, allow_inf_nan=False)
+    clock: ClockMode = _CORE.clock
+    clock_rate: float = Field(_CORE.clock_rate, gt=0, le=100)
+    nominal_iterations_per_s: float = Field(_CORE.nominal_iterations_per_s, gt=0, le=1e6)
+    watermark: float = Field(_CORE.watermark, ge=0, lt=1)
+    max_applications: int = Field(_CORE.max_applications, ge=1)
+    max_calls: int = Field(_CORE.max_calls, ge=1)
+    max_attempts: int = Field(_CORE.max_attempts, ge=1, le=100)
+    reservation_timeout_s: Positive = _CORE.reservation_timeout_s
+    open_idle_s: Positive = _CORE.open_idle_s
+    engine_wait_s: float = Field(_CORE.engine_wait_s, ge=0, allow_inf_nan=False)
     replica_timeout_s: Positive = 15.0
     ingress_timeout_s: Positive = 15.0
     state_dir: Path | None = None
@@ -50,3 +55,11 @@ class SchedulerSettings(BaseModel):
 def load_settings(args: dict[str, Any]) -> SchedulerSettings:
     """Read the scheduler's `args`; pydantic's ValidationError names what is wrong."""
     return SchedulerSettings.model_validate(args)
+
+
+def load_changed_settings(args: dict[str, Any], user_config: dict[str, Any]) -> SchedulerSettings:
+    """Read `args` with what `user_config` changes of them. Raises ValueError, of which pydantic's is one."""
+    fixed = sorted(FIXED & user_config.keys())
+    if fixed:
+        raise ValueError(f"{', '.join(fixed)} cannot change while a scheduler runs and must stand in `args`")
+    return load_settings({**args, **user_config})

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
@@ -31,6 +30,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from cluster.clock import wall_s
 from cluster.engine import (
     CURRENT_LEASE,
     ActiveLease,
@@ -244,7 +244,7 @@ class _Generation:
 class SimulatedEngine:
     """Implements `cluster.engine.Engine`. `wall_s` gives the time of day that answers carry as `created`."""
 
-    def __init__(self, settings: SimulatedSettings, wall_s: Callable[[], float] = time.time) -> None:
+    def __init__(self, settings: SimulatedSettings, wall_s: Callable[[], float] = wall_s) -> None:
         self.settings = settings
         self.last_bodies: deque[JsonObject] = deque(maxlen=KEPT_BODIES)
         self._wall_s = wall_s

@@ -67,6 +67,10 @@ class SchedulerTelemetry:
         """Set a replica's gauge from its own report."""
         self._kv_used.set(kv_used_tokens, tags={"replica": replica_id})
 
+    def forget(self, replica_id: str) -> None:
+        """A replica is gone: its gauge must not go on showing what it held last."""
+        self._kv_used.set(0, tags={"replica": replica_id})
+
     def preempted(self, sequences: int) -> None:
         """Engines preempted so many more sequences."""
         if sequences:

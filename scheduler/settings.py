@@ -37,7 +37,7 @@ class CoreSettings:
     max_attempts: int = 3
     reservation_timeout_s: float = 10.0
     open_idle_s: float = 60.0
-    engine_wait_s: float = 120.0
+    engine_wait_s: float = 300.0
 
     def __post_init__(self) -> None:
         for name in ("clock_rate", "nominal_iterations_per_s", "reservation_timeout_s", "open_idle_s"):

@@ -2,6 +2,9 @@
 
 Every function takes `after`: each call's name with the names it waits for, in the order of the document. All
 are linear in calls and dependencies, so a chain of thousands of calls costs milliseconds.
+
+The core looks for cycles too (`scheduler.applications.find_cycle_or_stranger`), only to refuse what it could not
+run; here one cycle is walked through and named, for the people who wrote it.
 """
 
 from __future__ import annotations

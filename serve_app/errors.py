@@ -99,18 +99,16 @@ class ApiError(Exception):
         }
 
     def headers(self) -> dict[str, str]:
+        """Retry-After in whole seconds where waiting may mend it, else a word against sending a 4xx again."""
         if self.retry_after_s is not None:
             return {"Retry-After": str(self.retry_after_s)}
         return {"x-should-retry": "false"} if 400 <= self.status < 500 else {}
 
 
-def from_refusal(
-    refusal: Refusal, message: str, param: str | None = None, retry_after_s: int | None = None
-) -> ApiError:
-    """The error for a refusal of the scheduler; `retry_after_s` replaces the table's."""
+def from_refusal(refusal: Refusal, message: str, param: str | None = None) -> ApiError:
+    """The error for a refusal of the scheduler, with the status, code and Retry-After of the tables."""
     status, kind, code = REFUSAL_STATUS[refusal]
-    wait_s = retry_after_s if retry_after_s is not None else RETRY_AFTER_S.get(refusal)
-    return ApiError(status, message, param=param, code=code, retry_after_s=wait_s, type=kind)
+    return ApiError(status, message, param=param, code=code, retry_after_s=RETRY_AFTER_S.get(refusal), type=kind)
 
 
 def invalid(param: str | None, message: str) -> ApiError:
@@ -136,6 +134,7 @@ def field_path(location: Sequence[str | int]) -> str | None:
 
 
 def respond(error: ApiError) -> JSONResponse:
+    """The error as an HTTP answer: its status, its headers, its body in OpenAI's shape. Raises nothing."""
     return JSONResponse(error.body(), status_code=error.status, headers=error.headers())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
@@ -12,27 +12,8 @@ from starlette.requests import ClientDisconnect
 
 from cluster.messages import CallRequest
 from scheduler.actions import Refusal
-from scheduler.types import ApplicationRecord
 from serve_app.errors import ApiError, from_refusal
 from serve_app.inference import forwarded_headers
-
-
-def ended_status(record: ApplicationRecord) -> dict[str, Any]:
-    gps_s = None if record.gps_finish_s is None else record.gps_finish_s - record.arrival_s
-    return {
-        "application_id": record.application_id,
-        "application_type": record.application_type,
-        "tenant": record.tenant,
-        "weight": record.weight,
-        "state": record.outcome,
-        "finish_tag": record.finish_tag,
-        "predicted_cost": record.predicted_cost,
-        "true_cost": record.true_cost,
-        "calls_total": record.calls,
-        "completion_s": record.completion_s,
-        "gps_completion_s": gps_s,
-        "lag_s": record.lag_s,
-    }
 
 
 async def bounded_body(request: Request, limit_bytes: int) -> bytes:
@@ -49,6 +30,7 @@ async def bounded_body(request: Request, limit_bytes: int) -> bytes:
 
 
 def forwarded_get(request: Request) -> CallRequest:
+    """A request that generates nothing, for any replica: without a lease, and without its body."""
     return CallRequest(
         lease_id="",
         application_id="",
@@ -63,15 +45,15 @@ def forwarded_get(request: Request) -> CallRequest:
 
 
 def last_event_id(request: Request) -> int:
+    """The number of the last event that the client has seen, 0 for none. Raises ApiError 400 for no number."""
     text = request.headers.get("last-event-id", "0")
     if not text.isdecimal() or len(text) > 9:
         raise ApiError(400, "Last-Event-ID must be the number of an event", param="Last-Event-ID")
     return int(text)
 
 
-async def server_sent(
-    follow: Callable[[str, int], AsyncGenerator[dict[str, Any]]], application_id: str, after: int
-) -> AsyncIterator[str]:
-    async with aclosing(follow(application_id, after)) as events:
+async def server_sent(events: AsyncGenerator[dict[str, Any]]) -> AsyncIterator[str]:
+    """Events (with `id` and `event` among their fields) as a `text/event-stream`; closes them at its own end."""
+    async with aclosing(events):
         async for event in events:
             yield f"id: {event['id']}\nevent: {event['event']}\ndata: {json.dumps(event)}\n\n"

@@ -91,7 +91,6 @@ class InferenceRequest:
     n: int
     sequences: int
     max_tokens: int | None
-    stream: bool
     hints: ApplicationHints
     prompts: tuple[Prompt, ...] = ()
     messages: tuple[Mapping[str, Any], ...] = ()
@@ -114,8 +113,7 @@ def parse_inference(path: str, headers: Mapping[str, str], body: bytes) -> Infer
         is_chat=is_chat,
         n=n,
         sequences=_sequences(n, 1 if is_chat else len(prompts)),
-        max_tokens=_max_tokens(fields, is_chat),
-        stream=_stream(fields),
+        max_tokens=_chat_max_tokens(fields) if is_chat else fields.get("max_tokens", COMPLETIONS_DEFAULT_TOKENS),
         hints=_hints(fields, headers),
         prompts=prompts,
         messages=tuple(check_messages("messages", fields.get("messages"))) if is_chat else (),
@@ -127,6 +125,7 @@ def _check_fields(fields: Mapping[str, Any]) -> None:
     for name, reason in REFUSED_FIELDS.items():
         if fields.get(name) not in (None, False):
             raise invalid(name, f"{name} is refused: {reason}")
+    _check_stream(fields.get("stream"))
     check_numbers(fields, skip=("prompt", "messages"))
 
 
@@ -143,19 +142,14 @@ def _sequences(n: int, prompts: int) -> int:
     return n * prompts
 
 
-def _max_tokens(fields: Mapping[str, Any], is_chat: bool) -> int | None:
-    if not is_chat:
-        limit: int | None = fields.get("max_tokens", COMPLETIONS_DEFAULT_TOKENS)
-        return limit
-    limit = fields.get("max_completion_tokens")
+def _chat_max_tokens(fields: Mapping[str, Any]) -> int | None:
+    limit: int | None = fields.get("max_completion_tokens")
     return limit if limit is not None else fields.get("max_tokens")
 
 
-def _stream(fields: Mapping[str, Any]) -> bool:
-    stream = fields.get("stream")
+def _check_stream(stream: object) -> None:
     if stream is not None and not isinstance(stream, bool):
         raise invalid("stream", "stream must be true or false")
-    return bool(stream)
 
 
 def _tools(fields: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...] | None:

@@ -6,11 +6,13 @@ application it does not hold asks its peers. Bodies are bounded, and nothing a c
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
+from typing import Any, NoReturn
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
@@ -19,15 +21,18 @@ from starlette.responses import Response
 
 from cluster import replica
 from cluster.call_path import ServeReplicas, drain
+from cluster.clock import wall_s
 from cluster.live_replicas import live_replicas
 from cluster.replica_router import router_config, watch
 from cluster.scheduler_client import SchedulerClient
 from cluster.scheduler_link import SchedulerLink
 from scheduler.actions import Refusal
 from scheduler.events import ApplicationCancelled, ApplicationClosed
-from serve_app.documents import parse_application
+from serve_app.application_status import status_from_explanation, status_from_record
+from serve_app.cluster_errors import install_cluster_handlers, within_answer_time
+from serve_app.documents import ID_PATTERN, parse_application
 from serve_app.errors import engine_error, from_refusal, install_handlers
-from serve_app.http_requests import bounded_body, ended_status, forwarded_get, last_event_id, server_sent
+from serve_app.http_requests import bounded_body, forwarded_get, last_event_id, server_sent
 from serve_app.inference import Inference, forwarded_headers
 from serve_app.inference_request import parse_inference
 from serve_app.peers import Peers
@@ -35,13 +40,36 @@ from serve_app.predictions import Predictions
 from serve_app.relay import relay
 from serve_app.runner import ApplicationRunner
 from serve_app.settings import ServingSettings
-from serve_app.token_counting import create_counter
+from serve_app.token_counting import TokenCounter, create_counter
 
 logger = logging.getLogger("ray.serve")
 
 DEPLOYMENT = "Ingress"
 http = FastAPI(title="Justitia on Ray Serve", docs_url="/docs", openapi_url="/openapi.json")
 install_handlers(http)
+install_cluster_handlers(http)
+
+
+# These stand above the class: Serve copies it where it is decorated, with such globals as there are by then.
+
+
+def _check_nameable(application_id: str) -> None:
+    """Raises ApiError 404 for what is no id that a client can give: it belongs to nobody, or to the service itself."""
+    if re.fullmatch(ID_PATTERN, application_id) is None:
+        _raise_unknown(application_id)
+
+
+def _raise_unknown(application_id: str) -> NoReturn:
+    raise from_refusal(Refusal.UNKNOWN_APPLICATION, f"no application {application_id!r}")
+
+
+async def _peer_events(peer: Any, application_id: str, after: int) -> AsyncGenerator[dict[str, Any]]:
+    stream = peer.options(stream=True).application_events.remote(application_id, after)
+    try:
+        async for event in stream:
+            yield event
+    finally:
+        stream.cancel()
 
 
 @serve.deployment(
@@ -66,8 +94,8 @@ class Ingress:
         self._link = SchedulerLink(context.replica_id.unique_id, self._scheduler, self._live_replicas)
         predictions = Predictions()
         self._link.listen_to_all(predictions.note)
-        counter = create_counter(self._settings.engine)
-        self._inference = Inference(self._link, self._replicas, counter, predictions, self._settings.ingress)
+        self._counter = await create_counter(self._settings.engine)
+        self._inference = Inference(self._link, self._replicas, self._counter, predictions, self._settings.ingress)
         self._runner = ApplicationRunner(self._inference, self._settings.ingress.max_applications_kept)
         self._peers = Peers(DEPLOYMENT, self._application, context.replica_id.unique_id)
         self._link.start()
@@ -86,59 +114,51 @@ class Ingress:
         return (await self._runner.submit(parsed)).model_dump()
 
     async def get_application(self, application_id: str) -> dict[str, Any]:
-        """Status and results of an application. Raises ApiError 404."""
+        """Status and results of an application; its calls are None if it came call by call. Raises ApiError 404."""
         if self._runner.holds(application_id):
             return self._runner.get(application_id).status().model_dump()
-        peer = await self._peers.holder(application_id)
+        peer = await self._peer_holding(application_id)
         if peer is not None:
-            status: dict[str, Any] = await peer.get_application.remote(application_id)
+            status: dict[str, Any] = await within_answer_time(peer.get_application.remote(application_id))
             return status
         return await self._open_application(application_id)
 
     async def list_applications(self) -> list[dict[str, Any]]:
         """Applications that ingresses hold, without their calls."""
-        own = self.local_applications()
-        return own + [status for peer in await self._peers.all() for status in await peer.local_applications.remote()]
+        return [*await self.local_applications(), *await self._peers.applications()]
 
-    def local_applications(self) -> list[dict[str, Any]]:
+    async def local_applications(self) -> list[dict[str, Any]]:
         """Applications that this ingress holds, without their calls."""
-        return [status.model_dump(exclude={"calls"}) for status in self._runner.statuses()]
+        return [status.model_dump(exclude={"calls"}) for status in self._runner.summaries()]
 
-    def holds_application(self, application_id: str) -> bool:
+    async def holds_application(self, application_id: str) -> bool:
         """Does this ingress hold the application?"""
         return self._runner.holds(application_id)
 
     async def application_events(self, application_id: str, after: int = 0) -> AsyncGenerator[dict[str, Any]]:
         """Events of an application from number `after` + 1 on, until all is known. Raises ApiError 404."""
-        peer = None if self._runner.holds(application_id) else await self._peers.holder(application_id)
-        if peer is None:
-            async for event in self._runner.events(application_id, after):
+        async with aclosing(await self._events_of(application_id, after)) as events:
+            async for event in events:
                 yield event
-            return
-        stream = peer.options(stream=True).application_events.remote(application_id, after)
-        try:
-            async for event in stream:
-                yield event
-        finally:
-            stream.cancel()
 
     async def explain_application(self, application_id: str) -> dict[str, Any]:
         """Why it waits, who is ahead of it, its tag and costs; its record once it has ended. Raises ApiError 404."""
-        explanation = await self._scheduler.explain(application_id)
+        _check_nameable(application_id)
+        explanation = await within_answer_time(self._scheduler.explain(application_id))
         if explanation is not None:
             return explanation
-        record = await self._scheduler.record(application_id)
+        record = await within_answer_time(self._scheduler.record(application_id))
         if record is None:
-            raise from_refusal(Refusal.UNKNOWN_APPLICATION, f"no application {application_id!r}")
-        return {**ended_status(record), "why": f"it has {record.outcome}"}
+            _raise_unknown(application_id)
+        return {**status_from_record(record).model_dump(), "why": f"it has {record.outcome}"}
 
     async def cancel_application(self, application_id: str) -> dict[str, Any]:
         """Stop an application; its place and memory are free within a second. Raises ApiError 404."""
         if self._runner.holds(application_id):
             return self._runner.cancel(application_id).model_dump()
-        peer = await self._peers.holder(application_id)
+        peer = await self._peer_holding(application_id)
         if peer is not None:
-            status: dict[str, Any] = await peer.cancel_application.remote(application_id)
+            status: dict[str, Any] = await within_answer_time(peer.cancel_application.remote(application_id))
             return status
         status = await self._open_application(application_id)
         self._link.tell(ApplicationCancelled(application_id, "cancelled by its client"))
@@ -152,7 +172,7 @@ class Ingress:
 
     async def scheduler_overview(self) -> dict[str, Any]:
         """The scheduler's state in a few numbers."""
-        return await self._scheduler.overview()
+        return await within_answer_time(self._scheduler.overview())
 
     async def infer(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """One OpenAI request (`/v1/chat/completions` or `/v1/completions`), answered whole. Raises ApiError."""
@@ -183,19 +203,42 @@ class Ingress:
 
     async def _open_application(self, application_id: str) -> dict[str, Any]:
         """The status of an application that came call by call, as the scheduler knows it."""
-        explanation = await self._scheduler.explain(application_id)
+        explanation = await within_answer_time(self._scheduler.explain(application_id))
         if explanation is not None:
-            names = ("application_id", "state", "finish_tag", "predicted_cost")
-            return {name: explanation[name] for name in names}
-        record = await self._scheduler.record(application_id)
+            return status_from_explanation(explanation, wall_s()).model_dump()
+        record = await within_answer_time(self._scheduler.record(application_id))
         if record is None:
-            raise from_refusal(Refusal.UNKNOWN_APPLICATION, f"no application {application_id!r}")
-        return ended_status(record)
+            _raise_unknown(application_id)
+        return status_from_record(record).model_dump()
+
+    async def _peer_holding(self, application_id: str) -> Any | None:
+        """A handle to the other ingress that holds an application. Raises ApiError 404 for what can be no id."""
+        _check_nameable(application_id)
+        return await self._peers.holder(application_id)
+
+    async def _events_of(self, application_id: str, after: int) -> AsyncGenerator[dict[str, Any]]:
+        """The stream of an application's events, once it is known who holds it. Raises ApiError 404."""
+        if self._runner.holds(application_id):
+            return self._runner.events(application_id, after)
+        peer = await self._peer_holding(application_id)
+        if peer is None:
+            message = f"no events of {application_id!r}: events exist for applications that were submitted whole"
+            raise from_refusal(Refusal.UNKNOWN_APPLICATION, message)
+        return _peer_events(peer, application_id, after)
 
     async def check_health(self) -> None:
         """Fail when the talk with the scheduler has ended."""
         if not self._link.alive:
             raise RuntimeError("the ingress no longer talks to the scheduler")
+
+    async def __del__(self) -> None:
+        """Give up what this ingress holds. A constructor that failed left only what it had made until then."""
+        link: SchedulerLink | None = getattr(self, "_link", None)
+        if link is not None:
+            await asyncio.shield(link.leave())
+        counter: TokenCounter | None = getattr(self, "_counter", None)
+        if counter is not None:
+            counter.close()
 
     # ---- HTTP
 
@@ -210,14 +253,18 @@ class Ingress:
 
     @http.get("/v1/models")
     async def _http_models(self, request: Request) -> Response:
-        return await relay(request, self._replicas.pass_through(forwarded_get(request)), {})
+        return await self._answer_of_any_replica(request)
 
     @http.get("/health")
     async def _http_health(self, request: Request) -> Response:
+        await within_answer_time(self._scheduler.epoch())
+        return await self._answer_of_any_replica(request)
+
+    async def _answer_of_any_replica(self, request: Request) -> Response:
+        """The answer to a request that generates nothing; its beginning must come in time."""
         if not self._live_replicas():
             raise from_refusal(Refusal.NO_ENGINE, "no engine replica is up")
-        await self._scheduler.epoch()
-        return await relay(request, self._replicas.pass_through(forwarded_get(request)), {})
+        return await within_answer_time(relay(request, self._replicas.pass_through(forwarded_get(request)), {}))
 
     @http.post("/v1/applications")
     async def _http_submit(self, request: Request) -> Response:
@@ -234,9 +281,7 @@ class Ingress:
 
     @http.get("/v1/applications/{application_id}/events")
     async def _http_events(self, application_id: str, request: Request) -> Response:
-        after = last_event_id(request)
-        await self.get_application(application_id)
-        events = server_sent(self.application_events, application_id, after)
+        events = server_sent(await self._events_of(application_id, last_event_id(request)))
         return StreamingResponse(events, media_type="text/event-stream", headers={"cache-control": "no-store"})
 
     @http.get("/v1/applications/{application_id}/explain")

@@ -1,12 +1,13 @@
 """The other ingresses: who among them holds an application?
 
-They are few and asked in parallel; one that does not answer in time counts as not holding it.
+They are few and asked in parallel; one that does not answer in time counts as holding nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Any
 
@@ -38,8 +39,14 @@ class Peers:
     async def holder(self, application_id: str) -> Any | None:
         """A handle to the ingress that holds an application, if another one does."""
         peers = await self.all()
-        answers = await asyncio.gather(*(self._asks(peer, application_id) for peer in peers))
+        answers = await asyncio.gather(*(_answer(peer.holds_application.remote(application_id)) for peer in peers))
         return next((peer for peer, holds in zip(peers, answers, strict=True) if holds), None)
+
+    async def applications(self) -> list[dict[str, Any]]:
+        """Applications that the other ingresses hold, without their calls."""
+        peers = await self.all()
+        answers = await asyncio.gather(*(_answer(peer.local_applications.remote()) for peer in peers))
+        return [status for statuses in answers for status in statuses or ()]
 
     async def _ids(self) -> frozenset[str]:
         if self._handle is None:
@@ -59,10 +66,12 @@ class Peers:
     def _to(self, peer_id: str) -> Any:
         return self._handle.options(session_id=replica_session(peer_id), _by_reference=False)
 
-    async def _asks(self, peer: Any, application_id: str) -> bool:
-        try:
-            holds: bool = await asyncio.wait_for(peer.holds_application.remote(application_id), ANSWER_S)
-        except Exception as error:  # a peer that is going away holds nothing that could be reached
-            log_event(logger, "peer_unreachable", error=repr(error))
-            return False
-        return holds
+
+async def _answer(question: Awaitable[Any]) -> Any | None:
+    """What a peer answers; None from one that is going away, and holds nothing that could be reached."""
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            return await question
+    except Exception as error:
+        log_event(logger, "peer_unreachable", error=repr(error))
+        return None

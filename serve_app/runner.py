@@ -279,7 +279,7 @@ class ApplicationRunner:
             raise from_refusal(Refusal.UNKNOWN_APPLICATION, f"no application {application_id!r}")
         return self._runs[application_id]
 
-    def statuses(self) -> list[ApplicationStatus]:
+    def summaries(self) -> list[ApplicationStatus]:
         """All applications kept here, oldest first, without their calls."""
         return [run.summary() for run in self._runs.values()]
 
@@ -366,7 +366,8 @@ class ApplicationRunner:
         status, body = await drain(self._inference.answer_member(key, counted, predicted))
         if status != 200:
             raise engine_error(status, body)
-        return _texts(json.loads(body), counted.request.is_chat)
+        choices = sorted(json.loads(body)["choices"], key=lambda choice: choice["index"])
+        return [_chat_text(choice) if counted.request.is_chat else choice["text"] for choice in choices]
 
     async def _count(self, run: Run, name: str) -> CountedCall:
         outputs = {before: run.outputs[before] for before in run.document.call(name).after}
@@ -420,8 +421,6 @@ def _parse(path: str, body: dict[str, Any]) -> InferenceRequest:
     return parse_inference(path, {}, json.dumps(body).encode())
 
 
-def _texts(answer: dict[str, Any], is_chat: bool) -> list[str]:
-    choices = sorted(answer["choices"], key=lambda choice: choice["index"])
-    if is_chat:
-        return [choice["message"].get("content") or "" for choice in choices]
-    return [choice["text"] for choice in choices]
+def _chat_text(choice: dict[str, Any]) -> str:
+    text: str | None = choice["message"].get("content")
+    return text or ""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from cluster.engines import SimulatedSettings, VllmSettings
-from cluster.models import prepare_model
+from cluster.models import ModelUnavailable, prepare_model
 from cluster.simulated_engine import approximate_tokens, chat_text
 from serve_app.chat_messages import message_texts
 from serve_app.errors import ApiError, invalid
@@ -52,6 +52,9 @@ class TokenCounter(Protocol):
     async def count(self, request: InferenceRequest) -> tuple[int, ...]:
         """Tokens of each prompt. Raises ApiError (400) for messages that the chat template refuses."""
 
+    def close(self) -> None:
+        """Let go of what counting needs; nothing is counted after."""
+
 
 class ApproximateTokenCounter:
     """A token each four characters, as the simulated engine counts them."""
@@ -61,17 +64,19 @@ class ApproximateTokenCounter:
             return (approximate_tokens(chat_text(request.messages)),)
         return tuple(_approximate(prompt) for prompt in request.prompts)
 
+    def close(self) -> None:
+        pass
+
 
 class ModelTokenCounter:
-    """Counts with a model's own tokenizer and chat template, from local files.
+    """Counts with a model's own tokenizer and chat template.
 
-    The constructor loads the tokenizer (seconds) and raises OSError when `model_path` has none.
+    `model` is a checkpoint's directory or a hub id. The constructor loads the tokenizer (seconds, or a download: not
+    on an event loop), and raises ModelUnavailable when there is none.
     """
 
-    def __init__(self, model_path: str | Path) -> None:
-        from transformers import AutoTokenizer  # heavy, and needed where a model is served only
-
-        self._tokenizer = AutoTokenizer.from_pretrained(str(model_path), local_files_only=True)
+    def __init__(self, model: str | Path) -> None:
+        self._tokenizer = _load_tokenizer(str(model))
         self._length = _length_function(self._tokenizer)
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="token-counting")
 
@@ -108,6 +113,19 @@ class ModelTokenCounter:
         except Exception as error:
             raise _template_refusal(error) from error
         return str(text)
+
+
+def _load_tokenizer(model: str) -> Any:
+    """From local files if they are there, else from the hub (which transformers leaves alone under HF_HUB_OFFLINE)."""
+    from transformers import AutoTokenizer  # heavy, and needed where a model is served only
+
+    try:
+        return AutoTokenizer.from_pretrained(model, local_files_only=True)
+    except Exception:  # transformers names many kinds of "not there"; the hub's answer says what is wrong
+        try:
+            return AutoTokenizer.from_pretrained(model)
+        except Exception as error:
+            raise ModelUnavailable(f"the tokenizer of the model {model!r} cannot be loaded: {error}") from error
 
 
 def _length_function(tokenizer: Any) -> Callable[[str, bool], int]:
@@ -180,8 +198,8 @@ def _approximate(prompt: Prompt) -> int:
     return approximate_tokens(prompt) if isinstance(prompt, str) else max(1, len(prompt))
 
 
-def create_counter(engine: VllmSettings | SimulatedSettings) -> TokenCounter:
-    """The counter that agrees with an engine."""
+async def create_counter(engine: VllmSettings | SimulatedSettings) -> TokenCounter:
+    """The counter that agrees with an engine, made off the event loop. Raises ModelUnavailable."""
     if isinstance(engine, VllmSettings):
-        return ModelTokenCounter(prepare_model(engine.model))
+        return await asyncio.to_thread(lambda: ModelTokenCounter(prepare_model(engine.model)))
     return ApproximateTokenCounter()

@@ -54,7 +54,7 @@ ENGINE = {
 }
 MODEL = "simulated"
 OPEN_IDLE_S = 2.0
-LAST_IN_ORDER = 1e-6  # a weight so small that an application comes after every other, whatever was learnt before
+LAST_IN_ORDER = 0.01  # a weight so small that an application comes after every other, whatever was learnt before
 METRICS_EVERY_MS = "2000"  # Ray's own default of ten seconds would make tests wait
 POLL_S = 0.05
 GONE_WITHIN_S = 10.0

@@ -14,7 +14,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,27 +64,30 @@ def local_ray(num_cpus: int | None = None, environment: Mapping[str, str] | None
     `environment` is set for every worker. Sockets of Ray live in the directory, whose path must be short.
     """
     directory = Path(tempfile.mkdtemp(prefix="jst-", dir="/tmp"))
-    ray.init(
-        address="local",
-        num_cpus=num_cpus,
-        include_dashboard=False,
-        log_to_driver=False,
-        configure_logging=False,
-        namespace="justitia",
-        object_store_memory=256 * 2**20,
-        _temp_dir=str(directory),
-        _metrics_export_port=free_port(),
-        runtime_env={"env_vars": dict(environment)} if environment else None,
-    )
     try:
+        ray.init(
+            address="local",
+            num_cpus=num_cpus,
+            include_dashboard=False,
+            log_to_driver=False,
+            configure_logging=False,
+            namespace="justitia",
+            object_store_memory=256 * 2**20,
+            _temp_dir=str(directory),
+            _metrics_export_port=free_port(),
+            runtime_env={"env_vars": dict(environment)} if environment else None,
+        )
         yield directory
     finally:
-        try:
-            with redirect_stdout(io.StringIO()):  # Ray tells there that the controller, which is told to end, ended
-                serve.shutdown()
-        finally:  # a handle whose event loop is gone makes it fail, and Ray must end all the same
-            ray.shutdown()
-            shutil.rmtree(directory, ignore_errors=True)
+        _end(directory)
+
+
+def _end(directory: Path) -> None:
+    """Serve, Ray and the directory. Serve fails to end when a handle's event loop is gone; Ray takes it along."""
+    with suppress(RuntimeError), redirect_stdout(io.StringIO()):  # Ray tells there that the controller ended
+        serve.shutdown()
+    ray.shutdown()
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def deploy(config: Mapping[str, Any], progress: Progress = lambda _: None) -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
+import httpx
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -57,14 +60,25 @@ def overhead(
     document = with_engine(with_port(load_config(Path(config)), free_port()), engine)
     document = _with_direct_port(document)
     with running_service(document, console) as url:
-        direct_url = _open_direct_port()
         model = "simulated" if simulated else str(TINY_ENGINE["model"])
-        with console.status("Measuring"):
-            results = asyncio.run(compare(direct_url, url, model, requests, concurrency, output_tokens))
+        with console.status("Measuring"), http_errors_in_words(url):
+            results = asyncio.run(_compare(url, model, requests, concurrency, output_tokens))
     if as_json:
         http.print_json({name: measurement.as_dict() for name, measurement in results.items()})
     else:
         console.print(_table(results["direct"], results["stack"], concurrency))
+
+
+@contextmanager
+def http_errors_in_words(url: str) -> Iterator[None]:
+    """End the command with a sentence where a request was refused (exit code 2) or got no answer (1)."""
+    try:
+        yield
+    except httpx.HTTPStatusError as error:
+        http.complain(f"A request was refused ({error.response.status_code}): {error.request.url}")
+        raise typer.Exit(http.REFUSED) from None
+    except httpx.HTTPError as error:
+        http.end_unreachable(url, error)
 
 
 def _with_direct_port(config: dict[str, Any]) -> dict[str, Any]:
@@ -74,12 +88,16 @@ def _with_direct_port(config: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def _open_direct_port() -> str:
+async def _compare(url: str, model: str, requests: int, concurrency: int, output_tokens: int) -> dict[str, Measurement]:
+    return await compare(await _open_direct_port(), url, model, requests, concurrency, output_tokens)
+
+
+async def _open_direct_port() -> str:
     from ray import serve
 
     from cluster.replica import DEPLOYMENT
 
-    port = serve.get_deployment_handle(DEPLOYMENT, app_name="justitia").open_direct_port.remote().result()
+    port = await serve.get_deployment_handle(DEPLOYMENT, app_name="justitia").open_direct_port.remote()
     return f"http://127.0.0.1:{port}"
 
 

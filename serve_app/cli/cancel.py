@@ -13,13 +13,12 @@ def cancel(
     application_id: Annotated[str, typer.Argument(help="The application.")],
     as_json: http.JsonOption = False,
     url: http.UrlOption = http.DEFAULT_URL,
-    api_key: http.KeyOption = None,
 ) -> None:
     """Cancel an application: its running calls stop, its waiting calls never run.
 
     Example: [bold]justitia cancel my-review-7[/bold]
     """
-    answer = http.ask(url, api_key, "DELETE", http.application_path(application_id))
+    answer = http.ask(url, "DELETE", http.application_path(application_id))
     if as_json:
         http.print_json(answer)
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import httpx
 import typer
@@ -12,7 +12,7 @@ from rich.console import Console
 
 from serve_app.cli import http
 from serve_app.cli.demo_applications import demo_applications
-from serve_app.cli.live_table import ServiceRefused, Status, final_table, watch
+from serve_app.cli.live_table import ENDED_STATES, ServiceRefused, Status, final_table, progress_line, watch
 from serve_app.cli.service import (
     DEFAULT_CONFIG,
     ConfigOption,
@@ -52,7 +52,10 @@ def demo(
     document = with_available_model(document, console)
     with running_service(document, console) as url:
         console.print(f"The service is up at {url}.")
-        statuses = asyncio.run(asyncio.wait_for(_run(url, console), seconds))
+        try:
+            statuses = asyncio.run(_run(url, console, seconds))
+        except httpx.TransportError as error:
+            http.end_unreachable(url, error)
     if as_json:
         http.print_json(statuses)
     else:
@@ -62,17 +65,38 @@ def demo(
         raise typer.Exit(http.NOT_FINISHED)
 
 
-async def _run(url: str, console: Console) -> list[Status]:
-    async with http.make_async_client(url, None) as client:
-        documents = demo_applications()
-        answers = await asyncio.gather(*(client.post(http.APPLICATIONS, json=document) for document in documents))
-        ids = [_accepted(answer) for answer in answers]
-        console.print(f"{len(ids)} applications of {len({d['application_type'] for d in documents})} types submitted.")
+async def _run(url: str, console: Console, seconds: float) -> list[Status]:
+    async with http.make_async_client(url) as client:
         try:
-            await watch(client, ids, console)
+            async with asyncio.timeout(seconds):
+                ids = await _submit(client, console)
+                await watch(client, ids, console)
+        except TimeoutError:
+            await _end_unfinished(client, seconds)
         except ServiceRefused as refused:
             http.end_refused(refused.answer)
         return await _audited(client, ids)
+
+
+async def _submit(client: httpx.AsyncClient, console: Console) -> list[str]:
+    """Send all applications at once; their ids."""
+    documents = demo_applications()
+    answers = await asyncio.gather(*(client.post(http.APPLICATIONS, json=document) for document in documents))
+    ids = [_accepted(answer) for answer in answers]
+    console.print(f"{len(ids)} applications of {len({d['application_type'] for d in documents})} types submitted.")
+    return ids
+
+
+async def _end_unfinished(client: httpx.AsyncClient, seconds: float) -> NoReturn:
+    """End the command, naming the applications that had not ended in time."""
+    answer = await client.get(http.APPLICATIONS)
+    if answer.is_error:
+        http.end_refused(answer)
+    left = [status for status in answer.json()["data"] if status["state"] not in ENDED_STATES]
+    http.complain(f"Gave up after {seconds:g} s. Not finished: {len(left)}.")
+    for status in left:
+        http.complain(progress_line(status["application_id"], status))
+    raise typer.Exit(http.NOT_FINISHED)
 
 
 def _accepted(answer: httpx.Response) -> str:

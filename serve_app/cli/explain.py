@@ -18,13 +18,12 @@ def explain(
     application_id: Annotated[str, typer.Argument(help="The application.")],
     as_json: http.JsonOption = False,
     url: http.UrlOption = http.DEFAULT_URL,
-    api_key: http.KeyOption = None,
 ) -> None:
     """Say why an application waits: its finish tag, its costs, and who is ahead of it.
 
     Example: [bold]justitia explain my-review-7[/bold]
     """
-    answer = http.ask(url, api_key, "GET", http.application_path(application_id, "explain"))
+    answer = http.ask(url, "GET", http.application_path(application_id, "explain"))
     if as_json:
         http.print_json(answer)
         return

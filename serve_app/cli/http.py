@@ -22,23 +22,17 @@ TIMEOUT_S = 30.0
 UrlOption = Annotated[
     str, typer.Option("--url", envvar="JUSTITIA_URL", help="Where the service listens.", show_default=True)
 ]
-KeyOption = Annotated[
-    str | None,
-    typer.Option("--api-key", envvar="JUSTITIA_API_KEY", help="The API key of your tenant.", show_default=False),
-]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 
 
-def headers(api_key: str | None) -> dict[str, str]:
-    return {"Authorization": f"Bearer {api_key}"} if api_key else {}
+def make_client(url: str) -> httpx.Client:
+    """A client of the service at `url`; an answer may take TIMEOUT_S seconds. Raises httpx.InvalidURL."""
+    return httpx.Client(base_url=url, timeout=TIMEOUT_S)
 
 
-def make_client(url: str, api_key: str | None) -> httpx.Client:
-    return httpx.Client(base_url=url, headers=headers(api_key), timeout=TIMEOUT_S)
-
-
-def make_async_client(url: str, api_key: str | None) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=url, headers=headers(api_key), timeout=TIMEOUT_S)
+def make_async_client(url: str) -> httpx.AsyncClient:
+    """As `make_client`, for a command that asks for several things at once."""
+    return httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S)
 
 
 def application_path(application_id: str, action: str = "") -> str:
@@ -47,10 +41,10 @@ def application_path(application_id: str, action: str = "") -> str:
     return f"{path}/{action}" if action else path
 
 
-def ask(url: str, api_key: str | None, method: str, path: str, body: object = None) -> Any:
+def ask(url: str, method: str, path: str, body: object = None) -> Any:
     """The service's answer, parsed. Ends the command (typer.Exit) when there is none or it is a refusal."""
     try:
-        with make_client(url, api_key) as client:
+        with make_client(url) as client:
             answer = client.request(method, path, json=body)
     except (httpx.TransportError, httpx.InvalidURL) as error:
         end_unreachable(url, error)
@@ -60,12 +54,14 @@ def ask(url: str, api_key: str | None, method: str, path: str, body: object = No
 
 
 def end_unreachable(url: str, error: Exception) -> NoReturn:
+    """End the command with 1: nobody answers at `url`, or the answer breaks off."""
     complain(f"Cannot reach the service at {url}: {error or type(error).__name__}")
     complain("Start it with `justitia serve`, or give its address with --url or JUSTITIA_URL.")
     raise typer.Exit(UNREACHABLE)
 
 
 def end_refused(answer: httpx.Response) -> NoReturn:
+    """End the command with 2, the service's reason, and the seconds to wait where it names them."""
     wait_s = answer.headers.get("Retry-After")
     again = f" Try again in {wait_s} s." if wait_s else ""
     complain(f"Refused ({answer.status_code}): {refusal_reason(answer)}{again}")
@@ -87,6 +83,7 @@ def complain(message: str) -> None:
 
 
 def print_json(value: object) -> None:
+    """To the standard output, indented. Raises TypeError for what JSON cannot hold."""
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 

@@ -73,6 +73,11 @@ def progress_table(statuses: Iterable[Mapping[str, Any]]) -> Table:
     return table
 
 
+def progress_line(application_id: str, status: Mapping[str, Any]) -> str:
+    """How far one application is, in a line of text."""
+    return f"{application_id}: {status.get('state')}, {_calls_done(status)} calls"
+
+
 def final_table(statuses: Iterable[Mapping[str, Any]]) -> Table:
     """One row an application: its time, its time under fair sharing (GPS), the lag, and what it answered."""
     table = Table("application", "type", "state", "took (s)", "fair share (s)", "lag (s)", "answer")
@@ -130,7 +135,7 @@ async def _watch_lines(
     while True:
         statuses = await _poll(client, ids, poll_interval_s)
         for application_id, status in zip(ids, statuses, strict=True):
-            line = f"{application_id}: {status.get('state')}, {_calls_done(status)} calls"
+            line = progress_line(application_id, status)
             if shown.get(application_id) != line:
                 shown[application_id] = line
                 console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -164,7 +169,7 @@ def _all_ended(statuses: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def _calls_done(status: Mapping[str, Any]) -> str:
-    return f"{status.get('calls_done', 0)}/{status.get('calls_total', 0)}"
+    return f"{shown_number(status.get('calls_done'))}/{shown_number(status.get('calls_total'))}"
 
 
 def _seconds(status: Mapping[str, Any]) -> float | None:

@@ -41,9 +41,9 @@ def serve(
         document = with_engine(document, {"kind": "simulated"})
     document = with_available_model(document, console)
     stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
     with running_service(document, console) as url:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stop.set())
         if as_json:
             http.print_json({"url": url})
         else:

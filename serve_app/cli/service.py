@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,6 +69,8 @@ def running_service(config: Config, console: Console) -> Iterator[str]:
     with console.status("Starting Ray") as status:
         ray_context = local_ray(environment=_worker_environment())
         with ray_context:
+            # Ray has taken SIGTERM and would abort; as an interrupt it lets what was started be shut down.
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
             try:
                 url = deploy(config, lambda line: status.update(f"Deploying: {line}"))
             except DeployFailed as error:

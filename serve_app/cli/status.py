@@ -18,14 +18,13 @@ def status(
     application_id: Annotated[str | None, typer.Argument(help="One application; without it, all.")] = None,
     as_json: http.JsonOption = False,
     url: http.UrlOption = http.DEFAULT_URL,
-    api_key: http.KeyOption = None,
 ) -> None:
     """Show how far applications are: state, finish tag, calls done, times.
 
     Example: [bold]justitia status my-review-7[/bold]
     """
     path = http.APPLICATIONS if application_id is None else http.application_path(application_id)
-    answer = http.ask(url, api_key, "GET", path)
+    answer = http.ask(url, "GET", path)
     if as_json:
         http.print_json(answer)
         return

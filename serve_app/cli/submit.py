@@ -22,16 +22,15 @@ def submit(
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended, and print its answer.")] = False,
     as_json: http.JsonOption = False,
     url: http.UrlOption = http.DEFAULT_URL,
-    api_key: http.KeyOption = None,
 ) -> None:
     """Submit an application: LLM calls and what each of them waits for.
 
     Example: [bold]justitia submit review.yaml --wait[/bold]
     """
-    answer = http.ask(url, api_key, "POST", http.APPLICATIONS, read_document(file))
+    answer = http.ask(url, "POST", http.APPLICATIONS, read_document(file))
     application_id = str(answer["application_id"])
     if wait:
-        answer = wait_for(application_id, url, api_key, quiet=as_json)
+        answer = wait_for(application_id, url, quiet=as_json)
     if as_json:
         http.print_json(answer)
     elif not wait:
@@ -55,11 +54,11 @@ def read_document(file: str) -> dict[str, Any]:
     return document
 
 
-def wait_for(application_id: str, url: str, api_key: str | None, quiet: bool) -> dict[str, Any]:
+def wait_for(application_id: str, url: str, quiet: bool) -> dict[str, Any]:
     """The status of the application once it has ended; shows it on the way unless `quiet`."""
 
     async def follow() -> dict[str, Any]:
-        async with http.make_async_client(url, api_key) as client:
+        async with http.make_async_client(url) as client:
             return (await watch(client, [application_id], Console(quiet=quiet)))[0]
 
     try:

@@ -97,7 +97,7 @@ async def both_replicas_answer(service: Service) -> None:
 
 
 async def test_replicas_die_again_and_again(service: Service) -> None:
-    """O4: two more deaths under load, from which nobody loses more than the streams that died."""
+    """Two more deaths under load, from which nobody loses more than the streams that died."""
     async with service.async_http() as client:
         for place in (0, 1):
             bodies = [completion(200, application_id=f"load-{i % 4}") for i in range(20)]

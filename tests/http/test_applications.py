@@ -137,7 +137,7 @@ async def test_cancelling_frees_what_runs_within_a_second(service: Service) -> N
 
 
 async def test_one_id_is_given_once_whichever_ingress_is_asked(service: Service) -> None:
-    """O8: both ingresses are asked at the same moment; ten times, so that both orders happen."""
+    """Both ingresses are asked at the same moment; ten times, so that both orders happen."""
     async with service.async_http() as client:
         for attempt in range(5):
             document = {"application_id": f"twin-{attempt}", "calls": [document_call("c", 40)]}

@@ -115,7 +115,7 @@ def assert_refused(answer: httpx.Response, what: str, param: str | None) -> None
 
 
 async def test_bad_input_is_refused_and_disturbs_nobody(service: Service) -> None:
-    """O3, O7, O8, O13, O25: while another client's stream goes on, and the reference knows nothing of it."""
+    """While another client's stream goes on, and the reference knows nothing of it."""
     async with service.async_http() as client, service.openai() as sdk:
         bystander = asyncio.create_task(_tokens_of_a_stream(sdk, 600))
         await service.until(lambda seen: seen["calls_running"] == 1)
@@ -141,7 +141,7 @@ async def _tokens_of_a_stream(client: openai.AsyncOpenAI, tokens: int) -> int:
 
 
 async def test_a_prompt_that_cannot_fit_blocks_nobody(service: Service) -> None:
-    """O7: refused at submit with the limit, and those behind it run."""
+    """Refused at submit with the limit, and those behind it run."""
     async with service.async_http() as client:
         bodies = [completion(2, TOO_LONG, application_id="giant"), *(completion(5, "x" * 200) for _ in range(2))]
         answers = await asyncio.gather(*(client.post(COMPLETIONS, json=body) for body in bodies))
@@ -188,7 +188,7 @@ async def test_unknown_paths_and_methods(service: Service, method: str, path: st
 
 
 async def test_a_long_chain_is_no_problem(service: Service) -> None:
-    """O25: 5,000 calls in a row are accepted, and gone when they are cancelled."""
+    """5,000 calls in a row are accepted, and gone when they are cancelled."""
     links = [document_call(f"c{i}", 2, after=[f"c{i - 1}"] if i else []) for i in range(5_000)]
     async with service.async_http() as client:
         accepted = await client.post(APPLICATIONS, json=calls(*links))

@@ -61,7 +61,7 @@ async def test_one_that_leaves_the_queue(service: Service) -> None:
 
 
 async def test_one_that_leaves_while_streaming(service: Service) -> None:
-    """O16: the slot and the memory of an answer are free although the release is behind the stream."""
+    """The slot and the memory of an answer are free although the release is behind the stream."""
     async with connected(service) as (reader, writer):
         await send(writer, long_stream("left-streaming", n=SLOTS))
         await pieces(reader, 3)
@@ -70,7 +70,7 @@ async def test_one_that_leaves_while_streaming(service: Service) -> None:
 
 
 async def test_one_that_leaves_in_its_request(service: Service) -> None:
-    """O2; and what is told of it is no error of the service."""
+    """What is told of it is no error of the service."""
     async with connected(service) as (_, writer):
         await send(writer, b'{"prompt": "half a bo', claimed_bytes=1000)
         await asyncio.sleep(0.2)
@@ -80,7 +80,7 @@ async def test_one_that_leaves_in_its_request(service: Service) -> None:
 
 
 async def test_fifty_in_a_row_leave_nothing(service: Service) -> None:
-    """O2, O10: all four slots of a replica each time, so one that stayed would be felt at once."""
+    """All four slots of a replica each time, so one that stayed would be felt at once."""
     for attempt in range(50):
         async with connected(service) as (reader, writer):
             match attempt % 3:
@@ -99,7 +99,7 @@ async def test_fifty_in_a_row_leave_nothing(service: Service) -> None:
 
 
 async def test_all_of_a_crowd_leaves_at_once(service: Service) -> None:
-    """O1: some run, some wait, some are on their way from one to the other."""
+    """Some run, some wait, some are on their way from one to the other."""
     async with service.async_http() as client:
         calls = [
             asyncio.create_task(client.post("/v1/completions", json=completion(3_000, application_id=f"leavers-{i}")))

@@ -79,7 +79,7 @@ async def test_fields_of_the_engine_reach_it_and_unknown_ones_pass(service: Serv
         ({"X-Application-Id": "by-header"}, {}, "by-header"),
         ({"X-Application-Id": "by-header"}, {"application_id": "by-body"}, "by-body"),
         ({}, {"metadata": {"application_id": "by-metadata"}}, "by-metadata"),
-        ({}, {}, "anonymous"),
+        ({}, {}, "~anonymous"),
     ],
 )
 async def test_headers_name_the_application_and_the_call(
@@ -157,7 +157,7 @@ async def test_forty_streams_of_eight_applications(service: Service) -> None:
 
 
 async def test_the_queue_is_in_the_scheduler_and_holds_the_rest(service: Service) -> None:
-    """O14: never more in flight than there are slots; the rest waits where its order can still change."""
+    """Never more in flight than there are slots; the rest waits where its order can still change."""
     async with service.async_http() as client, occupied(service, rounds=1):
         calls = [
             asyncio.create_task(client.post("/v1/completions", json=completion(5, application_id=f"queue-{index}")))

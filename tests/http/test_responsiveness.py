@@ -1,4 +1,4 @@
-"""O5: a very large application is taken in while others are served; figures are printed (`pytest -s`)."""
+"""A very large application is taken in while others are served; figures are printed (`pytest -s`)."""
 
 from __future__ import annotations
 

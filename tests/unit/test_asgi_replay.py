@@ -193,6 +193,70 @@ async def test_a_second_cancellation_ends_the_patience_but_leaves_nothing_behind
     assert ended == ["cancelled"]
 
 
+@pytest.mark.parametrize("deaf_to_errors", [False, True])
+async def test_a_flood_that_survives_its_cancellation_ends_all_the_same(
+    deaf_to_errors: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ignores the disconnect, the first cancellation and, when deaf, what `send` raises."""
+    monkeypatch.setattr(asgi_replay, "CANCEL_AGAIN_S", 0.2)
+    caught: list[str] = []
+
+    async def flood(send: Send) -> None:
+        while True:
+            try:
+                await send(part(b"x"))
+            except ConnectionResetError:
+                if not deaf_to_errors:
+                    raise
+                await asyncio.sleep(0)
+
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await flood(send)
+        except asyncio.CancelledError:
+            caught.append("cancelled")
+        await flood(send)
+
+    async def read_slowly() -> None:
+        async with aclosing(replay(application, REQUEST, Answer())) as messages:
+            async for _ in messages:
+                await asyncio.sleep(60)
+
+    before = asyncio.all_tasks()
+    reader = asyncio.create_task(read_slowly())
+    await asyncio.sleep(0.02)  # the queue is full, and the application waits in `send`
+    reader.cancel()
+    await asyncio.sleep(0.02)
+    assert not reader.done()
+    reader.cancel()
+    async with asyncio.timeout(1.5):
+        await asyncio.wait([reader])
+    assert caught == ["cancelled"]
+    assert asyncio.all_tasks() == before
+
+
+async def test_an_application_that_ends_with_a_full_queue_is_read_to_its_end() -> None:
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        await send(START)
+        for _ in range(MAX_MESSAGES_AHEAD - 2):
+            await send(part(b"x"))
+        await send(LAST)
+
+    async with aclosing(replay(application, REQUEST, Answer())) as messages:
+        assert await anext(messages) == START
+        await asyncio.sleep(0.01)
+        (body,) = [message async for message in messages]
+    assert body == {"type": "http.response.body", "body": b"x" * (MAX_MESSAGES_AHEAD - 2), "more_body": False}
+
+
+async def test_an_application_that_sends_nothing_ends() -> None:
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        await asyncio.sleep(0.01)
+
+    async with asyncio.timeout(1.0):
+        assert await read_all(application) == []
+
+
 async def test_an_application_that_fails_because_its_client_left_is_no_error() -> None:
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
         await receive()

@@ -92,10 +92,10 @@ async def test_an_answer_that_refuses_fails_its_lease() -> None:
 
 @pytest.mark.parametrize("begun", [(), (start(), part(True))])
 async def test_an_exception_of_the_engine_fails_its_lease(begun: tuple[Any, ...]) -> None:
-    bench = Bench(*begun, ZeroDivisionError("why"))
+    bench = Bench(*begun, ZeroDivisionError("a text that may hold some of the prompt"))
     with pytest.raises(ZeroDivisionError):
         await bench.read_all()
-    bench.ended_with(CallFailed(LEASE, "the engine failed: ZeroDivisionError('why')"))
+    bench.ended_with(CallFailed(LEASE, "the engine failed: ZeroDivisionError"))
 
 
 async def test_an_exception_after_the_answer_takes_nothing_from_it() -> None:

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
 from scheduler.actions import Refusal
 from serve_app.cli import http
+from serve_app.cli.bench import http_errors_in_words
+from serve_app.cli.demo import _run as demo_run
 from serve_app.cli.demo_applications import demo_applications
 from serve_app.cli.live_table import ServiceRefused, answer_text, final_table, shown_number, watch
 from serve_app.cli.main import app
 from serve_app.documents import parse_application
 from serve_app.errors import ApiError, from_refusal, respond
 
+serve_command = sys.modules["serve_app.cli.serve"]  # the package has the command under the module's name
 DOCUMENT = {"application_type": "test", "calls": [{"name": "a", "prompt": "Hello", "max_tokens": 5}]}
 
 
@@ -78,8 +85,8 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Service:
     played = Service()
     transport = httpx.MockTransport(played)
 
-    def client(kind: Callable[..., Any]) -> Callable[[str, str | None], Any]:
-        return lambda url, key: kind(base_url=url, headers=http.headers(key), transport=transport)
+    def client(kind: Callable[..., Any]) -> Callable[[str], Any]:
+        return lambda url: kind(base_url=url, transport=transport)
 
     monkeypatch.setattr(http, "make_client", client(httpx.Client))
     monkeypatch.setattr(http, "make_async_client", client(httpx.AsyncClient))
@@ -110,13 +117,12 @@ def test_submit_sends_a_json_file(service: Service, tmp_path: Path) -> None:
     assert json.loads(service.requests[0].content) == DOCUMENT
 
 
-def test_submit_reads_yaml_from_stdin_and_sends_the_key(service: Service) -> None:
+def test_submit_reads_yaml_from_stdin(service: Service) -> None:
     service.say("POST", "/v1/applications", status("queued"))
     document = "application_type: test\ncalls:\n- {name: a, prompt: Hello, max_tokens: 5}\n"
-    shown = run("submit", "-", "--json", "--api-key", "k1", stdin=document)
+    shown = run("submit", "-", "--json", stdin=document)
     assert json.loads(shown.stdout)["application_id"] == "app-1"
     assert json.loads(service.requests[0].content) == DOCUMENT
-    assert service.requests[0].headers["Authorization"] == "Bearer k1"
 
 
 def test_submit_waits_and_prints_the_answer(service: Service) -> None:
@@ -171,7 +177,7 @@ COMMANDS = [
 def test_a_refusal_ends_with_2_and_its_reason(
     service: Service, method: str, path: str, arguments: tuple[str, ...]
 ) -> None:
-    service.say(method, path, from_refusal(Refusal.BUSY, "the queue is full", retry_after_s=9))
+    service.say(method, path, ApiError(429, "the queue is full", retry_after_s=9))
     shown = run(*arguments, stdin=json.dumps(DOCUMENT))
     assert shown.exit_code == 2
     assert "the queue is full" in shown.stderr
@@ -247,6 +253,14 @@ def test_explain_shows_facts_and_who_is_ahead(service: Service) -> None:
     assert json.loads(run("explain", "app-1", "--json").stdout)["reason"] == "waits for memory"
 
 
+def test_an_application_that_came_call_by_call_has_no_number_of_calls(service: Service) -> None:
+    fields = {"calls_total": None, "calls_done": None, "calls": None}
+    service.say("GET", "/v1/applications/app-1", status("running", **fields))
+    shown = run("status", "app-1")
+    assert shown.exit_code == 0
+    assert "-/-" in shown.output
+
+
 def test_cancel_says_what_became_of_it(service: Service) -> None:
     service.say("DELETE", "/v1/applications/app-1", status("cancelled"))
     assert "app-1 is cancelled" in run("cancel", "app-1").output
@@ -260,7 +274,7 @@ async def test_watch_survives_a_restart_of_the_service(service: Service) -> None
     service.say("GET", "/v1/applications/app-1", status("running"), lost, lost, busy, status("finished"))
     service.say("GET", "/v1/applications/app-2", status("cancelled", "app-2"))
     console = Console(file=io.StringIO(), force_terminal=False)
-    async with http.make_async_client("http://service", None) as client:
+    async with http.make_async_client("http://service") as client:
         statuses = await watch(client, ["app-1", "app-2"], console, poll_interval_s=0.001)
     assert [each["state"] for each in statuses] == ["finished", "cancelled"]
     assert [each["application_id"] for each in statuses] == ["app-1", "app-2"]
@@ -269,7 +283,7 @@ async def test_watch_survives_a_restart_of_the_service(service: Service) -> None
 async def test_watch_gives_up_on_what_will_not_come_back(service: Service) -> None:
     console = Console(file=io.StringIO(), force_terminal=False)
     service.say("GET", "/v1/applications/gone", httpx.ConnectError("down"))
-    async with http.make_async_client("http://service", None) as client:
+    async with http.make_async_client("http://service") as client:
         with pytest.raises(httpx.ConnectError):
             await watch(client, ["gone"], console, poll_interval_s=0.001)
         with pytest.raises(ServiceRefused) as caught:
@@ -281,7 +295,7 @@ async def test_watch_draws_a_table_on_a_terminal(service: Service) -> None:
     service.say("GET", "/v1/applications/app-1", status("running"), status("finished"))
     written = io.StringIO()
     console = Console(file=written, force_terminal=True, width=120)
-    async with http.make_async_client("http://service", None) as client:
+    async with http.make_async_client("http://service") as client:
         await watch(client, ["app-1"], console, poll_interval_s=0.001)
     assert "finish tag" in written.getvalue()
     assert "finished" in written.getvalue()
@@ -294,6 +308,71 @@ def test_the_final_table_gives_times_and_answers() -> None:
     assert "Good day to you" in written.getvalue()
     assert "[bold]out of memory[/bold]" in written.getvalue()
     assert all(number in written.getvalue() for number in ("4.25", "5.00", "-0.75"))
+
+
+async def test_a_demo_that_takes_too_long_names_what_was_not_finished(
+    service: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service.say("POST", "/v1/applications", status("queued"))
+    service.say("GET", "/v1/applications/app-1", status("running"))
+    listed = [status("running"), status("finished", "app-2"), status("queued", "app-3")]
+    service.say("GET", "/v1/applications", {"data": listed})
+    with pytest.raises(typer.Exit) as ended:
+        await demo_run("http://service", Console(file=io.StringIO()), 0.05)
+    assert ended.value.exit_code == 3
+    said = capsys.readouterr().err
+    assert "Gave up after 0.05 s. Not finished: 2." in said
+    assert "app-1: running, 0/1 calls" in said
+    assert "app-3: queued" in said
+    assert "app-2" not in said
+
+
+def test_a_refused_measurement_ends_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    request = httpx.Request("POST", "http://service/v1/completions")
+    with pytest.raises(typer.Exit) as refused, http_errors_in_words("http://service"):
+        httpx.Response(503, request=request).raise_for_status()
+    assert refused.value.exit_code == 2
+    assert "A request was refused (503): http://service/v1/completions" in capsys.readouterr().err
+    with pytest.raises(typer.Exit) as unreachable, http_errors_in_words("http://service"):
+        raise httpx.ConnectError("nobody listens")
+    assert unreachable.value.exit_code == 1
+    assert "nobody listens" in capsys.readouterr().err
+
+
+def played_service(monkeypatch: pytest.MonkeyPatch, start: Callable[[], None]) -> None:
+    @contextmanager
+    def starting(_document: object, _console: Console) -> Iterator[str]:
+        start()
+        yield "http://service"
+
+    monkeypatch.setattr(serve_command, "running_service", starting)
+    monkeypatch.setattr(serve_command, "with_available_model", lambda document, _: document)
+
+
+def test_ctrl_c_stops_a_start_up_that_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start() -> None:
+        signal.raise_signal(signal.SIGINT)
+        raise AssertionError("it went on")
+
+    played_service(monkeypatch, start)
+    assert stopped_by_signal("serve", "--simulated").exit_code == 130
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_the_service_that_is_up(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
+    played_service(monkeypatch, lambda: None)
+    monkeypatch.setattr(http, "print_json", lambda _: signal.raise_signal(number))
+    assert stopped_by_signal("serve", "--simulated", "--json").exit_code == 0
+
+
+def stopped_by_signal(*arguments: str) -> Any:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return run(*arguments)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_numbers_are_shown_for_readers() -> None:

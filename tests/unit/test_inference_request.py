@@ -41,7 +41,7 @@ def test_a_chat_is_read() -> None:
     assert request.is_chat
     assert request.messages == tuple(HELLO)
     assert request.tools == tuple(tools)
-    assert (request.n, request.sequences, request.max_tokens, request.stream) == (3, 3, 7, True)
+    assert (request.n, request.sequences, request.max_tokens) == (3, 3, 7)
     assert request.body["foo"] == {"bar": 1}
     assert request.hints == ApplicationHints(None, None)
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sqlite3
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cluster.messages import Collection, LeaseFact, Pull, PullReply, Report, Submission
-from cluster.scheduler_service import SchedulerService
+from cluster.scheduler_service import SchedulerBroken, SchedulerService
 from cluster.settings import SchedulerSettings
 from scheduler.actions import (
     Action,
@@ -166,7 +168,7 @@ async def test_a_duplicate_id_is_refused_to_the_second_and_does_not_touch_the_fi
     assert isinstance(refused, Reject)
     assert refused.refusal is Refusal.DUPLICATE_ID
     assert await talk.mail("i") == []
-    assert talk.service.owner("a") == "i"
+    assert talk.service._application_owners["a"] == "i"
     reply = await (await talk.parked())
     await talk.report(CallFinished(reply.grants[0].lease_id, 10, (10,)))
     kinds = [type(action) for action in await talk.mail("i")]
@@ -216,7 +218,7 @@ async def test_records_of_the_ended_can_be_asked_for(talk: Talk) -> None:
     assert record is not None
     assert record.outcome == "finished"
     assert record.gps_finish_s is not None
-    assert talk.service.owner("a") is None
+    assert talk.service._application_owners == {}
     clean_state(talk.core)
 
 
@@ -384,6 +386,219 @@ async def test_what_a_lost_replica_still_runs_when_it_comes_back_is_taken_from_i
     assert (await pull).aborted_leases == (grant.lease_id,)
 
 
+async def test_an_abort_whose_reply_was_lost_is_sent_again_while_its_call_runs_on(talk: Talk) -> None:
+    grant = await talk.granted()
+    lost = await talk.parked()
+    await talk.submit("i", ApplicationCancelled("a", "gone"))
+    assert (await lost).aborted_leases == (grant.lease_id,)
+    for _ in range(2):
+        pull = await talk.parked()
+        await talk.report(running=(grant.lease_id,))
+        assert (await pull).aborted_leases == (grant.lease_id,)
+    await talk.report(CallStopped(grant.lease_id, 10, (1,)))
+    clean_state(talk.core)
+
+
+async def test_a_call_that_somebody_waits_for_is_not_aborted_when_it_is_reported(talk: Talk) -> None:
+    grant = await talk.granted()
+    pull = await talk.parked(wait_s=0.01)
+    await talk.report(running=(grant.lease_id,))
+    assert (await pull).aborted_leases == ()
+
+
+async def test_the_gauge_of_a_replica_that_is_gone_shows_nothing(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(talk.service._telemetry._kv_used, "set", lambda value, tags: seen.append((value, tags)))
+    await talk.report()
+    report = Report("r", talk.service.epoch, 0.0, 0, 0, 77, (), ())
+    await talk.service.report(report)
+    await talk.report(leaving=True)
+    assert seen[1] == (77, {"replica": "r"})
+    assert seen[-1] == (0, {"replica": "r"})
+
+
+# ---- what breaks
+
+
+class Broke(Exception):
+    """What a core with a fault in it raises."""
+
+
+def _break_on(monkeypatch: pytest.MonkeyPatch, talk: Talk, kind: type[Event]) -> None:
+    handle = talk.core.handle
+
+    def broken(now_s: float, event: Event) -> list[Action]:
+        if isinstance(event, kind):
+            raise Broke
+        actions: list[Action] = handle(now_s, event)
+        return actions
+
+    monkeypatch.setattr(talk.core, "handle", broken)
+
+
+def logged(caplog: pytest.LogCaptureFixture, event: str) -> list[Any]:
+    return [record for record in caplog.records if getattr(record, "event", None) == event]
+
+
+async def test_a_scheduler_whose_core_raised_takes_nothing_more_and_says_so_once(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "ray.serve")
+    await talk.submit("i")
+    parked = await talk.parked("r", wait_s=0.05)
+    _break_on(monkeypatch, talk, ApplicationArrived)
+    talk.service.check_health()
+    talk.sequences["i"] = 2
+    submission = talk.submission("i", ApplicationArrived(application("a", call("c"))))
+    with pytest.raises(SchedulerBroken, match=r"ApplicationArrived: Broke\(\)"):
+        await talk.service.submit(submission)
+    for _ in range(2):  # the retry of the batch is not taken for a repeat of one that was applied
+        with pytest.raises(SchedulerBroken):
+            await talk.service.submit(submission)
+    messages = [
+        talk.service.collect(Collection("i", talk.service.epoch, 0, 0.0)),
+        talk.service.pull(Pull("r", talk.service.epoch, limits(), 1, 0.0)),
+        talk.service.report(Report("r", talk.service.epoch, 0.0, 0, 0, 0, (), ())),
+        parked,
+    ]
+    for message in messages:
+        with pytest.raises(SchedulerBroken):
+            await message
+    for question in (talk.service.tick, talk.service.check_health):
+        with pytest.raises(SchedulerBroken):
+            question()
+    (record,) = logged(caplog, "scheduler_broken")
+    assert record.fact == "ApplicationArrived"
+
+
+async def test_a_broken_invariant_breaks_the_scheduler_too(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(talk.core, "unfinished_calls", 7)
+    with pytest.raises(SchedulerBroken):
+        talk.service.tick()
+    with pytest.raises(SchedulerBroken):
+        talk.service.check_health()
+
+
+async def test_a_broken_scheduler_leaves_its_successor_the_time_it_had_reached_while_sound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = Talk(state_dir=tmp_path)
+    talk.service.tick()
+    _break_on(monkeypatch, talk, ApplicationArrived)
+    with pytest.raises(SchedulerBroken):
+        await talk.ready("i")
+    monkeypatch.setattr(talk.core.reference, "virtual_time", float("inf"))
+    talk.service.close()
+    successor = Talk(state_dir=tmp_path)
+    assert successor.core.virtual_time == 0.0
+    await successor.ready("i")
+    successor.service.close()
+
+
+async def test_an_event_log_that_cannot_be_written_stops_and_scheduling_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "ray.serve")
+    talk = Talk(state_dir=tmp_path, event_log=True)
+    talk.service._log._file = Path("/dev/full").open("w", encoding="utf-8", buffering=1)  # noqa: ASYNC230, SIM115
+    await talk.ready("i")
+    assert len((await (await talk.parked())).grants) == 1
+    talk.service.close()
+    assert len(logged(caplog, "event_log_stopped")) == 1
+
+
+async def test_a_journal_that_cannot_be_written_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "ray.serve")
+    talk = Talk(state_dir=tmp_path)
+
+    def fail(virtual_time: float) -> None:
+        raise sqlite3.OperationalError("disk full")
+
+    save = talk.service._journal.save
+    for trouble in range(2):
+        monkeypatch.setattr(talk.service._journal, "save", fail)
+        for _ in range(3):
+            talk.service.tick()
+        assert len(logged(caplog, "journal_not_saved")) == trouble + 1
+        monkeypatch.setattr(talk.service._journal, "save", save)
+        talk.service.tick()
+    await talk.ready("i")
+    monkeypatch.setattr(talk.service._journal, "save", fail)
+    talk.service.close()
+
+
+# ---- epochs and clocks
+
+
+def _messages(epoch: int) -> list[tuple[str, Any]]:
+    return [
+        ("submit", Submission("i", epoch, 1, (), frozenset("r"))),
+        ("collect", Collection("i", epoch, 0, 0.0)),
+        ("pull", Pull("r", epoch, limits(), 1, 0.0)),
+        ("report", Report("r", epoch, 0.0, 0, 0, 0, (), ())),
+    ]
+
+
+@pytest.mark.parametrize("kind", range(4))
+@pytest.mark.parametrize("kept", [True, False])
+async def test_a_scheduler_started_on_a_clock_that_was_set_back_moves_above_its_predecessor(
+    tmp_path: Path, kind: int, kept: bool
+) -> None:
+    talk = Talk(state_dir=tmp_path if kept else None, policy="fcfs")
+    seen = talk.service.epoch + 1000
+    method, message = _messages(seen)[kind]
+    reply = await getattr(talk.service, method)(message)
+    assert reply.epoch == talk.service.epoch == seen + 1
+    assert getattr(reply, "accepted", False) is False
+    assert talk.core.policy.name == "fcfs"
+    await talk.submit("i")
+    await talk.ready("i")
+    (grant,) = (await (await talk.parked())).grants
+    assert (grant.epoch, grant.lease_id) == (seen + 1, f"{seen + 1}-1")
+    talk.service.tick()
+    talk.service.close()
+    if kept:
+        assert Talk(state_dir=tmp_path).service.epoch > seen + 1
+
+
+@pytest.mark.parametrize("kind", range(4))
+async def test_the_earlier_of_two_schedulers_side_by_side_stays_below_the_later_one(kind: int) -> None:
+    for method, own in _messages(0):
+        earlier = Talk()
+        epoch = earlier.service.epoch
+        await getattr(earlier.service, method)(replace(own, epoch=epoch))
+        method, message = _messages(epoch + 1000)[kind]
+        assert (await getattr(earlier.service, method)(message)).epoch == earlier.service.epoch == epoch
+        earlier.service.close()
+
+
+async def test_an_earlier_scheduler_that_nobody_spoke_to_stays_below_the_one_that_took_its_journal(
+    tmp_path: Path,
+) -> None:
+    earlier, later = Talk(state_dir=tmp_path), Talk(state_dir=tmp_path)
+    epoch = earlier.service.epoch
+    for method, message in _messages(later.service.epoch):
+        await getattr(earlier.service, method)(message)
+    assert earlier.service.epoch == epoch
+    earlier.service.close()
+    later.service.close()
+
+
+async def test_the_event_log_of_a_scheduler_that_moved_replays(tmp_path: Path) -> None:
+    talk = Talk(state_dir=tmp_path, event_log=True)
+    talk.service.tick()
+    talk.sequences["i"] = 0
+    seen = talk.service.epoch + 1000
+    await talk.service.collect(Collection("i", seen, 0, 0.0))
+    await talk.ready("i")
+    mail = await talk.mail("i")
+    talk.service.close()
+    log = (tmp_path / f"events-{seen + 1}.jsonl").read_text()
+    assert [action for actions in replay(log.splitlines()) for action in actions] == mail != []
+
+
 # ---- time
 
 
@@ -427,6 +642,71 @@ async def test_a_silent_ingress_loses_its_calls_and_finds_their_ends_should_it_c
     assert ends == {("a", "cancelled"), ("open", "cancelled")}
     assert await talk.submit("i", ApplicationArrived(application("b", call("c"))))
     assert [tag.application_id for tag in only(await talk.mail("i"), PublishTag)] == ["b"]
+
+
+async def revealed(talk: Talk, ingress_id: str, call_id: str) -> bool:
+    opens = application("open", open=True)
+    return await talk.submit(ingress_id, CallRevealed("open", call(call_id), opens), CallReady("open", call_id, 9, 9))
+
+
+async def _without_hearing_of(talk: Talk, *present: str) -> None:
+    """The ingresses that are not present are given up."""
+    talk.clock.now_s += 16.0
+    for ingress_id in present:
+        await talk.submit(ingress_id)
+    talk.service.tick()
+
+
+async def test_an_open_application_whose_ingress_is_gone_goes_to_the_one_that_goes_on(talk: Talk) -> None:
+    await revealed(talk, "i", "of-i")
+    await revealed(talk, "j", "of-j")
+    assert only(await talk.mail("j"), PublishTag) == []
+    await _without_hearing_of(talk, "j")
+    await revealed(talk, "j", "later")
+    tags = only(await talk.mail("j"), PublishTag)
+    assert {tag.application_id for tag in tags} == {"open"}
+    await talk.submit("j", ApplicationCancelled("open", "enough"))
+    assert len(only(await talk.mail("j"), PublishCompletion)) == 1
+    assert talk.service._earlier_owners == talk.service._application_owners == {}
+    back = await talk.mail("i")
+    assert [end.call_id for end in only(back, PublishCallEnd)] == ["of-i"]
+    assert len(only(back, PublishCompletion)) == 1  # it held the application, and may forget it
+    assert talk.service._ingresses["i"].applications == talk.service._ingresses["i"].calls == set()
+
+
+async def test_the_mail_of_an_ingress_that_is_gone_does_not_grow_with_what_others_do(talk: Talk) -> None:
+    await revealed(talk, "i", "of-i")
+    await revealed(talk, "j", "of-j")
+    await _without_hearing_of(talk, "j")
+    mailbox = talk.service._absent_ingresses["i"].mailbox
+    kept = len(mailbox._actions)
+    for number in range(50):
+        await revealed(talk, "j", f"c{number}")
+    assert len(mailbox._actions) == kept
+    assert len(only(await talk.mail("j"), PublishTag)) > 10
+
+
+async def test_an_ingress_that_comes_back_and_goes_on_hears_of_its_application_once(talk: Talk) -> None:
+    await revealed(talk, "i", "of-i")
+    await _without_hearing_of(talk)
+    await talk.mail("i")
+    await revealed(talk, "i", "again")
+    await talk.submit("i", ApplicationCancelled("open", "enough"))
+    mail = await talk.mail("i")
+    assert only(mail, PublishTag) != []
+    assert len(only(mail, PublishCompletion)) == 1
+    assert talk.service._earlier_owners == {}
+
+
+async def test_what_an_ingress_lost_by_its_absence_is_not_cancelled_again_under_another(talk: Talk) -> None:
+    """Its names may be in use by others when it is given up a second time."""
+    await talk.ready("i", "a")
+    await _without_hearing_of(talk)
+    assert "a" not in talk.core.applications
+    await talk.submit("i")
+    await talk.ready("j", "a")
+    await _without_hearing_of(talk, "j")
+    assert "a" in talk.core.applications
 
 
 async def test_a_grant_that_nobody_uses_returns_and_is_given_again(talk: Talk) -> None:

@@ -5,14 +5,22 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from cluster.settings import SchedulerSettings, load_settings
+from cluster.settings import SchedulerSettings, load_changed_settings, load_settings
 from scheduler.settings import ClockMode, CoreSettings
 from serve_app.settings import IngressSettings, ServingSettings
 
 
-def test_nothing_said_is_the_default_of_the_core_but_for_the_wait_for_an_engine() -> None:
-    core = load_settings({}).core()
-    assert core == CoreSettings(engine_wait_s=core.engine_wait_s)
+def test_nothing_said_is_the_default_of_the_core() -> None:
+    assert load_settings({}).core() == CoreSettings()
+
+
+def test_what_is_read_once_cannot_stand_in_what_changes_in_place() -> None:
+    args = load_settings({"state_dir": "/tmp/x", "policy": "fcfs"}).model_dump(mode="json")
+    changed = load_changed_settings(args, {"clock_rate": 2.0})
+    assert (changed.policy, changed.clock_rate, str(changed.state_dir)) == ("fcfs", 2.0, "/tmp/x")
+    for name, value in (("state_dir", "/tmp/y"), ("event_log", True)):
+        with pytest.raises(ValueError, match=name):
+            load_changed_settings(args, {name: value})
 
 
 def test_every_setting_of_the_core_can_be_set() -> None:

@@ -17,7 +17,9 @@ from scheduler.lifecycle import CallState
 from scheduler.types import CallKey
 from serve_app.documents import ApplicationStatus, parse_application
 from serve_app.errors import ApiError
+from serve_app.inference import ANONYMOUS_APPLICATION
 from serve_app.inference_request import parse_inference
+from serve_app.settings import IngressSettings
 from tests.in_process import InProcessIngress, InProcessSystem, eventually, started
 
 pytestmark = pytest.mark.timeout(60)
@@ -39,6 +41,11 @@ async def ended(ingress: InProcessIngress, application_id: str, within_s: float 
     run = ingress.runner.get(application_id)
     await eventually(lambda: run.settled, within_s)
     return run.status()
+
+
+def results(status: ApplicationStatus) -> dict[str, list[str]]:
+    """Texts of the finished calls by call name."""
+    return {call.name: call.outputs for call in status.calls or [] if call.outputs is not None}
 
 
 async def infer(ingress: InProcessIngress, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -67,7 +74,7 @@ async def test_forty_calls_of_eight_applications_are_granted_in_the_order_of_the
         statuses = [await ended(ingress, f"app{number}") for number in range(8)]
         assert [status.state for status in statuses] == ["finished"] * 8
         for number, status in enumerate(statuses):
-            assert {name: len(texts[0].split()) for name, texts in status.results().items()} == {
+            assert {name: len(texts[0].split()) for name, texts in results(status).items()} == {
                 f"c{index}": 4 + 3 * number for index in range(5)
             }
         await system.clean()
@@ -114,12 +121,12 @@ async def test_a_dag_puts_answers_into_later_prompts() -> None:
         status = await ended(ingress, "dag")
         assert status.state == "finished"
         assert status.calls_done == 4
-        results = status.results()
-        assert len(results["plan"]) == 2
+        texts = results(status)
+        assert len(texts["plan"]) == 2
         bodies = list(system.replicas.by_id["r0"].engine.simulated.last_bodies)
-        joined = f"[1] {results['plan'][0]}\n\n[2] {results['plan'][1]}"
+        joined = f"[1] {texts['plan'][0]}\n\n[2] {texts['plan'][1]}"
         assert bodies[1]["prompt"] == f"L {joined}" or bodies[2]["prompt"] == f"L {joined}"
-        assert bodies[-1]["prompt"] == f"{results['left'][0]} + {results['right'][0]}"
+        assert bodies[-1]["prompt"] == f"{texts['left'][0]} + {texts['right'][0]}"
         assert status.lag_s is not None
         events = [event["event"] async for event in ingress.runner.events("dag")]
         assert events[0] == "tag_set"
@@ -135,7 +142,7 @@ async def test_an_application_that_shows_as_finished_shows_every_output() -> Non
             run = ingress.runner.get(f"app{round_}")
             while (status := run.status()).state != "finished":  # noqa: ASYNC110 - a client polls
                 await asyncio.sleep(0)
-            assert len(status.results()) == 3
+            assert len(results(status)) == 3
         await system.clean()
 
 
@@ -213,7 +220,7 @@ async def test_a_fresh_scheduler_takes_over_twenty_running_applications(tmp_path
         for number in range(20):
             status = await ended(system.ingresses[number % 2], f"app{number}", 20)
             assert status.state == "finished", status
-            assert len(status.results()) == 4
+            assert len(results(status)) == 4
         assert len(system.begun) == 80
         assert set(system.begun.values()) == {1}
         await system.clean()
@@ -248,7 +255,7 @@ async def test_a_replica_that_dies_costs_calls_at_most_time(killed_after_s: floa
         for number in range(4):
             status = await ended(ingress, f"app{number}")
             assert status.state == "finished", status
-            assert all(len(texts[0].split()) == 20 for texts in status.results().values())
+            assert all(len(texts[0].split()) == 20 for texts in results(status).values())
         await eventually(lambda: "r0" not in system.core.replicas)
         await system.clean()
 
@@ -400,4 +407,84 @@ async def test_an_id_whose_client_left_is_not_free_before_it_has_ended() -> None
             await submit(ingress, "x", completion("c"))
         system.wire.service = service
         assert (await ended(ingress, "x")).state == "cancelled"
+        await system.clean()
+
+
+async def test_a_foreign_call_under_a_dag_s_id_is_refused_and_harms_it_not() -> None:
+    async with started(engine={"base_s": 0.002}) as system:
+        ingress = system.ingresses[0]
+        await submit(ingress, "dag", completion("c", max_tokens=30))
+        with pytest.raises(ApiError) as refused:
+            await infer(ingress, {"prompt": "p", "max_tokens": 5, "application_id": "dag"})
+        assert (refused.value.status, refused.value.code) == (409, "application_closed")
+        assert (await ended(ingress, "dag")).state == "finished"
+        assert (await infer(ingress, {"prompt": "p", "max_tokens": 5}))[0] == 200
+        await system.clean()
+
+
+async def test_the_calls_of_an_accepted_dag_are_not_refused_for_being_too_many() -> None:
+    async with started(ingresses=0, engine={"max_sequences": 2, "base_s": 0.002}) as system:
+        ingress = system.add_ingress("small", IngressSettings(max_calls_in_flight=5))
+        await system.ready()
+        with pytest.raises(ApiError) as too_large:
+            await submit(ingress, "large", *(completion(f"c{index}") for index in range(6)))
+        assert (too_large.value.status, too_large.value.param) == (400, "calls")
+        await submit(ingress, "first", *(completion(f"c{index}", max_tokens=30) for index in range(4)))
+        with pytest.raises(ApiError) as busy:
+            await submit(ingress, "second", completion("c"), completion("d"))
+        assert (busy.value.status, busy.value.code) == (429, "busy")
+        assert not ingress.runner.holds("second")
+        await submit(ingress, "third", completion("c", max_tokens=30))
+        await eventually(lambda: ingress.inference._in_flight == 5)
+        with pytest.raises(ApiError) as open_busy:
+            await infer(ingress, {"prompt": "p", "max_tokens": 5})
+        assert (open_busy.value.status, open_busy.value.code) == (429, "busy")
+        assert {(await ended(ingress, name)).state for name in ("first", "third")} == {"finished"}
+        assert ingress.runner.get("first").unfinished_calls == 0
+        await submit(ingress, "second", *(completion(f"c{index}") for index in range(5)))
+        assert (await ended(ingress, "second")).state == "finished"
+        assert "large" not in system.service._application_owners
+        await system.clean()
+
+
+async def test_a_cancelled_dag_leaves_its_room_to_others() -> None:
+    async with started(ingresses=0, engine={"max_sequences": 1, "base_s": 0.002}) as system:
+        ingress = system.add_ingress("small", IngressSettings(max_calls_in_flight=3))
+        await system.ready()
+        await submit(ingress, "a", completion("c", max_tokens=200), completion("d", "{{c}}", after=["c"]))
+        ingress.runner.cancel("a")
+        await ended(ingress, "a")
+        await submit(ingress, "b", *(completion(f"c{index}") for index in range(3)))
+        assert (await ended(ingress, "b")).state == "finished"
+        await system.clean()
+
+
+async def test_the_scheduler_hears_no_text_of_prompts_or_answers(tmp_path: Path) -> None:
+    async with started(engine={"max_model_len": 500}, state_dir=tmp_path, event_log=True) as system:
+        ingress = system.ingresses[0]
+        refusal = ApiError(400, "the engine says: 'top secret' is no prompt")
+        await submit(ingress, "x", completion("c"), completion("d", "{{c}}", after=["c"]))
+        run = ingress.runner.get("x")
+        ingress.runner._fail(run, "d", refusal)
+        status = await ended(ingress, "x")
+        assert (status.state, status.error) == ("failed", refusal.message)
+        assert {call.name: call.error for call in status.calls or []}["d"] == refusal.message
+        await system.clean()
+        log = "\n".join(log_lines(system))
+        assert "call d failed: invalid" in log
+        assert "secret" not in log
+
+
+async def test_requests_that_name_no_application_share_one_that_nobody_can_name() -> None:
+    async with started() as system:
+        ingress = system.ingresses[0]
+        waiting = asyncio.create_task(infer(ingress, {"prompt": "p", "max_tokens": 40, "ignore_eos": True}))
+        await eventually(lambda: list(system.core.applications) == [ANONYMOUS_APPLICATION])
+        for body in ({"application_id": ANONYMOUS_APPLICATION}, {"metadata": {"application_id": "~anonymous"}}):
+            with pytest.raises(ApiError) as refused:
+                await infer(ingress, {"prompt": "p", **body})
+            assert refused.value.status == 400
+        with pytest.raises(ApiError):
+            parse_application(document(ANONYMOUS_APPLICATION, completion("c")))
+        assert (await waiting)[0] == 200
         await system.clean()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,12 +13,15 @@ from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from cluster.engines import VllmSettings
+from cluster.models import ModelUnavailable
 from cluster.simulated_engine import approximate_tokens
+from serve_app import token_counting
 from serve_app.errors import ApiError
 from serve_app.inference_request import InferenceRequest, parse_inference
-from serve_app.token_counting import ApproximateTokenCounter, ModelTokenCounter
+from serve_app.token_counting import ApproximateTokenCounter, ModelTokenCounter, create_counter
 
 CHAT_TEMPLATE = (
     "{% if messages[0]['role'] == 'martian' %}{{ raise_exception('no martians') }}{% endif %}"
@@ -140,9 +144,40 @@ async def test_a_model_without_a_template_refuses_chats(tmp_path: Path) -> None:
     plain.close()
 
 
-def test_a_path_without_a_tokenizer_fails_at_once(tmp_path: Path) -> None:
-    with pytest.raises((OSError, ValueError)):
+def test_a_model_without_a_tokenizer_fails_at_once_and_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelUnavailable, match="/nothing'"):
         ModelTokenCounter(tmp_path / "nothing")
+
+
+def test_a_hub_id_is_fetched_where_its_files_are_not_local(monkeypatch: pytest.MonkeyPatch, tokenizer: Any) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def from_pretrained(model: str, **arguments: Any) -> Any:
+        asked.append({"model": model, **arguments})
+        if arguments.get("local_files_only"):
+            raise OSError("not in the cache")
+        return tokenizer
+
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", from_pretrained)
+    ModelTokenCounter("owner/model").close()
+    assert asked == [{"model": "owner/model", "local_files_only": True}, {"model": "owner/model"}]
+
+
+async def test_the_counter_of_a_model_is_made_off_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch, model_path: Path
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def prepare_model(name: str) -> str:
+        threads.append(threading.current_thread())
+        return name
+
+    monkeypatch.setattr(token_counting, "prepare_model", prepare_model)
+    made = await create_counter(VllmSettings(kind="vllm", model=str(model_path)))
+    assert isinstance(made, ModelTokenCounter)
+    made.close()
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 async def longest_gap_s(stop: asyncio.Event) -> float:
