@@ -22,6 +22,7 @@ from typing import Any
 # streams by gRPC. Everything is correct without them.
 os.environ.setdefault("RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD", "0")
 os.environ.setdefault("RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP", "0")
+os.environ.setdefault("RAY_SERVE_USE_GRPC_BY_DEFAULT", "1")
 # A busy machine needs more than Serve's five seconds to start its proxy, and one that is late is killed for good.
 os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")
 
