@@ -39,7 +39,7 @@ from tests.scheduling import clean_state
 TICK_S = 0.02
 
 
-async def eventually(question: Callable[[], bool], within_s: float = 5.0) -> None:
+async def eventually(question: Callable[[], bool], within_s: float = 30.0) -> None:
     """Wait until the question is answered yes."""
     async with asyncio.timeout(within_s):
         while not question():  # noqa: ASYNC110 - what is asked about sends no event
@@ -223,7 +223,7 @@ class InProcessSystem:
             and all(replica.idle for replica in self.replicas.by_id.values() if not replica.dead.is_set())
         )
 
-    async def clean(self, within_s: float = 5.0) -> None:
+    async def clean(self, within_s: float = 30.0) -> None:
         """Wait until nothing is left of what was done, and look that it is so."""
         await eventually(lambda: self.quiet, within_s)
         clean_state(self.core)

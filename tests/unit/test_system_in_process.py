@@ -22,7 +22,7 @@ from serve_app.inference_request import parse_inference
 from serve_app.settings import IngressSettings
 from tests.in_process import InProcessIngress, InProcessSystem, eventually, started
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 
 
 def completion(name: str, prompt: str = "once upon a time", **fields: Any) -> dict[str, Any]:
@@ -37,7 +37,7 @@ async def submit(ingress: InProcessIngress, *arguments: Any, **fields: Any) -> A
     return await ingress.runner.submit(parse_application(document(*arguments, **fields)))
 
 
-async def ended(ingress: InProcessIngress, application_id: str, within_s: float = 10.0) -> ApplicationStatus:
+async def ended(ingress: InProcessIngress, application_id: str, within_s: float = 60.0) -> ApplicationStatus:
     run = ingress.runner.get(application_id)
     await eventually(lambda: run.settled, within_s)
     return run.status()
@@ -218,7 +218,7 @@ async def test_a_fresh_scheduler_takes_over_twenty_running_applications(tmp_path
             epochs.add(system.service.epoch)
         assert len(epochs) == 4
         for number in range(20):
-            status = await ended(system.ingresses[number % 2], f"app{number}", 20)
+            status = await ended(system.ingresses[number % 2], f"app{number}", 60)
             assert status.state == "finished", status
             assert len(results(status)) == 4
         assert len(system.begun) == 80
