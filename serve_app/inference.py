@@ -47,6 +47,7 @@ class Inference:
 
     At most `max_calls_in_flight` at a time: of a DAG all are counted when it comes (`check_room`), and none is refused
     later; a request that came by itself is refused while so many are on their way, those of DAGs included.
+    `max_model_len` is the longest sequence of the model in tokens, None where only the engine knows it.
     """
 
     def __init__(
@@ -56,13 +57,15 @@ class Inference:
         counter: TokenCounter,
         predictions: Predictions,
         settings: IngressSettings,
+        max_model_len: int | None = None,
     ) -> None:
         self.link = link
         self.predictions = predictions
         self._replicas = replicas
         self._counter = counter
         self._settings = settings
-        self.default_max_tokens = settings.default_max_tokens
+        self._max_model_len = max_model_len
+        self.default_max_tokens = min(settings.default_max_tokens, max_model_len or settings.default_max_tokens)
         self._in_flight = 0
 
     def check_room(self, unfinished_calls: int, new_calls: int) -> None:
@@ -74,8 +77,18 @@ class Inference:
             reason = f"this ingress has {unfinished_calls} unfinished calls of applications; at most {most} are allowed"
             raise from_refusal(Refusal.BUSY, reason)
 
+    def check_length(self, field: str, max_tokens: int | None) -> None:
+        """Raises ApiError (400, naming `field`) for more output tokens than a sequence of the model can have."""
+        if self._max_model_len is not None and (max_tokens or 0) > self._max_model_len:
+            limit = self._max_model_len
+            raise invalid(field, f"{field}: {max_tokens} is more than the {limit} tokens that the model can have")
+
     async def count(self, request: InferenceRequest) -> CountedCall:
-        """Count the prompt, off the event loop. Several prompts count as their mean, rounded up."""
+        """Count the prompt, off the event loop. Several prompts count as their mean, rounded up.
+
+        Raises ApiError (400) for what the model can never answer.
+        """
+        self.check_length(_length_field(request), request.max_tokens)
         counts = await self._counter.count(request)
         prompt_tokens = -(-sum(counts) // len(counts))
         return CountedCall(request, prompt_tokens, request.max_tokens or self.default_max_tokens)
@@ -139,6 +152,10 @@ class Inference:
             raise from_refusal(Refusal.LOST, str(broken)) from broken
         finally:
             self._in_flight -= 1
+
+
+def _length_field(request: InferenceRequest) -> str:
+    return "max_completion_tokens" if request.body.get("max_completion_tokens") is not None else "max_tokens"
 
 
 def forwarded_headers(headers: Mapping[bytes, bytes] | list[tuple[bytes, bytes]]) -> tuple[tuple[bytes, bytes], ...]:

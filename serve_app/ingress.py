@@ -95,7 +95,14 @@ class Ingress:
         predictions = Predictions()
         self._link.listen_to_all(predictions.note)
         self._counter = await create_counter(self._settings.engine)
-        self._inference = Inference(self._link, self._replicas, self._counter, predictions, self._settings.ingress)
+        self._inference = Inference(
+            self._link,
+            self._replicas,
+            self._counter,
+            predictions,
+            self._settings.ingress,
+            self._settings.engine.max_model_len,
+        )
         self._runner = ApplicationRunner(self._inference, self._settings.ingress.max_applications_kept)
         self._peers = Peers(DEPLOYMENT, self._application, context.replica_id.unique_id)
         self._link.start()

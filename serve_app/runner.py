@@ -247,6 +247,8 @@ class ApplicationRunner:
         if application_id in self._runs:
             message = f"application {application_id!r} exists already"
             raise from_refusal(Refusal.DUPLICATE_ID, message, "application_id")
+        for index, asked in enumerate(document.calls):
+            self._inference.check_length(f"calls[{index}].max_tokens", asked.max_tokens)
         self._inference.check_room(sum(run.unfinished_calls for run in self._runs.values()), len(document.calls))
         run = self._runs[application_id] = Run(application_id, document)
         try:

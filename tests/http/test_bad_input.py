@@ -83,7 +83,12 @@ BAD: dict[str, tuple[str, Any, str | None]] = {
     "max_tokens 0": (COMPLETIONS, completion(0), "max_tokens"),
     "max_tokens 1.5": (COMPLETIONS, {"prompt": "x", "max_tokens": 1.5}, "max_tokens"),
     "max_tokens true": (COMPLETIONS, {"prompt": "x", "max_tokens": True}, "max_tokens"),
-    "max_tokens beyond the model": (COMPLETIONS, completion(MAX_MODEL_LEN + 1), None),  # vLLM names no field either
+    "max_tokens beyond the model": (COMPLETIONS, completion(MAX_MODEL_LEN + 1), "max_tokens"),
+    "max_tokens beyond the model in a document": (
+        APPLICATIONS,
+        calls(call(), call("b", max_tokens=MAX_MODEL_LEN + 1)),
+        "calls[1].max_tokens",
+    ),
     "seed -1e30": (COMPLETIONS, completion(2, seed=-1e30), "seed"),
     "n 1000000000": (COMPLETIONS, completion(2, n=10**9), "n"),
     "n 128 of 200 prompts": (COMPLETIONS, {"prompt": ["x"] * 200, "n": 128}, "prompt"),
