@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cluster.ingress_register import Ingress, IngressRegister
 from cluster.journal import Journal
 from cluster.live_log import LiveLog
-from cluster.mailbox import Mailbox
 from cluster.messages import (
     Collection,
     CollectionReply,
@@ -74,7 +74,6 @@ logger = logging.getLogger("ray.serve")
 
 MAX_RECORDS = 10_000
 MAX_EARLY_FACTS = 10_000
-MAX_ABSENT_INGRESSES = 1_000
 ADOPTION_WAIT_S = 5.0
 VIEW_AGE_S = 3.0
 MAX_WAIT_S = 1.0
@@ -84,17 +83,6 @@ _INTRODUCTIONS = (ApplicationArrived, CallRevealed)
 
 class SchedulerBroken(RuntimeError):
     """The core raised, and may have applied half an event: this scheduler takes nothing more."""
-
-
-@dataclass(slots=True)
-class _Ingress:
-    """What the service knows of one ingress."""
-
-    mailbox: Mailbox
-    live_replicas: frozenset[str]
-    sequence: int = 0
-    applications: set[str] = field(default_factory=set)
-    calls: set[CallKey] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -123,11 +111,7 @@ class SchedulerService:
         self._settings_refused: str | None = None
         self._begin()
         self._telemetry = SchedulerTelemetry()
-        self._ingresses: dict[str, _Ingress] = {}
-        self._absent_ingresses: OrderedDict[str, _Ingress] = OrderedDict()
-        self._application_owners: dict[str, str] = {}
-        self._earlier_owners: dict[str, set[str]] = {}
-        self._call_owners: dict[CallKey, str] = {}
+        self._register = IngressRegister(clock)
         self._links: dict[str, _ReplicaLink] = {}
         self._records: OrderedDict[str, ApplicationRecord] = OrderedDict()
         self._early_facts: OrderedDict[str, LeaseFact] = OrderedDict()
@@ -170,7 +154,7 @@ class SchedulerService:
         if not self._concerns(submission.epoch):
             return SubmissionReply(self.epoch, accepted=False)
         await self._wait_for_adopting_replicas(submission.events)
-        ingress = self._ingress(submission.ingress_id)
+        ingress = self._register.hear(submission.ingress_id)
         if submission.sequence <= ingress.sequence:
             return SubmissionReply(self.epoch, accepted=True)
         ingress.sequence = submission.sequence
@@ -185,18 +169,9 @@ class SchedulerService:
         """Hand an ingress its mail; waits a little for a first piece."""
         if not self._concerns(collection.epoch):
             return CollectionReply(self.epoch, (), 0)
-        mailbox = self._ingress(collection.ingress_id).mailbox
+        mailbox = self._register.hear(collection.ingress_id).mailbox
         actions, last = await mailbox.collect(collection.after, min(collection.wait_s, MAX_WAIT_S))
         return CollectionReply(self.epoch, actions, last)
-
-    def _ingress(self, ingress_id: str) -> _Ingress:
-        """The ingress that has just been heard; one that was given up comes back to the mail that it missed."""
-        if ingress_id not in self._ingresses:
-            absent = self._absent_ingresses.pop(ingress_id, None)
-            self._ingresses[ingress_id] = absent or _Ingress(Mailbox(self._clock()), frozenset())
-        ingress = self._ingresses[ingress_id]
-        ingress.mailbox.last_seen_s = self._clock()
-        return ingress
 
     async def _wait_for_adopting_replicas(self, events: Iterable[Event]) -> None:
         """A scheduler started anew hears of running calls before it hears of the replicas that run them."""
@@ -217,21 +192,6 @@ class SchedulerService:
         if application is None:
             return set()
         return {CallKey(application_id, name) for name in call_ids if not name or name in application.calls}
-
-    def _own(self, ingress_id: str, introduced: Iterable[CallKey]) -> None:
-        """Whoever introduces an application or a call hears of it; what is refused or known belongs to nobody new.
-
-        An open application whose ingress has gone goes to the one that goes on with it.
-        """
-        ingress = self._ingresses[ingress_id]
-        for key in introduced:
-            if key.call_id:
-                self._call_owners[key] = ingress_id
-                ingress.calls.add(key)
-            if not key.call_id or key.application_id not in self._application_owners:
-                self._application_owners[key.application_id] = ingress_id
-                self._earlier_owners.get(key.application_id, set()).discard(ingress_id)
-                ingress.applications.add(key.application_id)
 
     # ---- replicas
 
@@ -312,12 +272,9 @@ class SchedulerService:
         return call.state is CallState.STOPPING
 
     def _is_live(self, replica_id: str) -> bool:
-        since_s = self._clock() - VIEW_AGE_S
-        heard = [ingress for ingress in self._ingresses.values() if ingress.mailbox.last_seen_s >= since_s]
-        views = [ingress.live_replicas for ingress in heard if ingress.live_replicas]
-        return bool(views) and all(replica_id in view for view in views)
+        return self._register.can_all_call(replica_id, VIEW_AGE_S)
 
-    def _see_replicas(self, ingress: _Ingress, live_replicas: frozenset[str]) -> None:
+    def _see_replicas(self, ingress: Ingress, live_replicas: frozenset[str]) -> None:
         """Send replicas that became callable, or no longer are, to pull again: offers depend on it."""
         if ingress.live_replicas == live_replicas:
             return
@@ -354,8 +311,7 @@ class SchedulerService:
         now_s = self._clock()
         for replica_id in [r for r, link in self._links.items() if self._silent(link.last_seen_s, now_s)]:
             self._drop_replica(replica_id, f"nothing heard from it for {self.settings.replica_timeout_s:g} s")
-        patience_s = self.settings.ingress_timeout_s
-        for ingress_id in [i for i, g in self._ingresses.items() if now_s - g.mailbox.last_seen_s > patience_s]:
+        for ingress_id in self._register.silent(self.settings.ingress_timeout_s):
             self._drop_ingress(ingress_id)
         self._handle(TimePassed())
         self._save()
@@ -376,27 +332,17 @@ class SchedulerService:
         return now_s - last_seen_s > self.settings.replica_timeout_s
 
     def _drop_ingress(self, ingress_id: str) -> None:
-        """An ingress that is gone takes the clients of its calls with it. Its mail is kept, should it come back.
-
-        Of its open applications, which other ingresses may go on with, it will hear no more than that they ended.
-        """
-        ingress = self._ingresses[ingress_id]
+        """An ingress that is gone takes the clients of its calls with it. Its mail is kept, should it come back."""
+        ingress = self._register.present[ingress_id]
         reason = "its ingress is gone"
         log_event(logger, "ingress_gone", ingress_id=ingress_id, calls=len(ingress.calls))
         for key in list(ingress.calls):
             self._handle(CallCancelled(*key, reason))
-        for application_id in list(ingress.applications):
-            application = self.core.applications.get(application_id)
-            if application is not None and not application.spec.open:
-                self._handle(ApplicationCancelled(application_id, reason))
-            elif application is not None:
-                self._application_owners.pop(application_id, None)
-                self._earlier_owners.setdefault(application_id, set()).add(ingress_id)
-        ingress.calls.clear()
-        ingress.applications.clear()
-        self._absent_ingresses[ingress_id] = self._ingresses.pop(ingress_id)
-        while len(self._absent_ingresses) > MAX_ABSENT_INGRESSES:
-            self._absent_ingresses.popitem(last=False)
+        held = [self.core.applications[name] for name in ingress.applications if name in self.core.applications]
+        for application in held:
+            if not application.spec.open:
+                self._handle(ApplicationCancelled(application.application_id, reason))
+        self._register.give_up(ingress_id, [one.application_id for one in held if one.spec.open])
 
     def change_settings(self, settings: SchedulerSettings) -> None:
         """Take other limits, another clock rate or policy in place; nothing that waits or runs is lost."""
@@ -453,7 +399,7 @@ class SchedulerService:
         known = self._known(event)
         actions = self.core.handle(now_s, event)
         if sender is not None:
-            self._own(sender, self._known(event) - known)
+            self._register.own(sender, self._known(event) - known)
         if self.settings.check_invariants:
             invariants.check(self.core)
         grants: dict[str, list[Grant]] = {}
@@ -466,26 +412,24 @@ class SchedulerService:
         match action:
             case Grant():
                 grants.setdefault(action.replica_id, []).append(action)
-                self._mail_call(CallKey(action.application_id, action.call_id), action)
+                self._register.tell_call(CallKey(action.application_id, action.call_id), action)
                 log_event(logger, "call_granted", **_names(action), replica_id=action.replica_id, lease=action.lease_id)
             case Abort():
                 self._abort(action)
             case Reject():
-                self._mail_rejection(action, introducer)
+                self._register.tell_rejection(action, introducer)
                 log_event(logger, "refused", **_names(action), refusal=action.refusal.value, reason=action.message)
             case PublishTag():
-                self._mail_application(action.application_id, action)
+                self._register.tell_application(action.application_id, action)
                 log_event(
                     logger, "tag_set", application_id=action.application_id, tag=action.finish_tag, reason=action.reason
                 )
             case PublishCallEnd():
-                self._end_call(action)
+                self._register.tell_call_end(action)
+                log_event(logger, "call_ended", **_names(action), outcome=action.outcome, reason=action.reason)
             case PublishCompletion(record) | PublishAudit(record):
                 self._keep(record)
-                self._mail_application(record.application_id, action)
-                for ingress_id in self._earlier_owners.pop(record.application_id, ()):
-                    self._put(ingress_id, action)
-                self._disown_if_settled(action)
+                self._register.tell_application_end(action, record.application_id in self.core.applications)
                 log_event(
                     logger,
                     "application_audited" if isinstance(action, PublishAudit) else "application_ended",
@@ -498,46 +442,6 @@ class SchedulerService:
     def _abort(self, action: Abort) -> None:
         if action.replica_id in self._links:
             self._links[action.replica_id].aborts.append(action.lease_id)
-
-    def _mail_rejection(self, action: Reject, introducer: str | None) -> None:
-        """To the one who has just introduced it, who need not be the one who holds the application of that name."""
-        if introducer is not None:
-            self._put(introducer, action)
-        elif action.call_id is None:
-            self._mail_application(action.application_id, action)
-        else:
-            self._mail_call(CallKey(action.application_id, action.call_id), action)
-
-    def _disown_if_settled(self, action: PublishCompletion | PublishAudit) -> None:
-        application_id = action.record.application_id
-        owner = self._ingresses.get(self._application_owners.get(application_id, ""))
-        if application_id in self.core.applications:
-            return
-        if owner is not None:
-            owner.applications.discard(application_id)
-        if isinstance(action, PublishAudit):
-            self._application_owners.pop(application_id, None)
-
-    def _mail_call(self, key: CallKey, action: Action) -> None:
-        self._put(self._call_owners.get(key) or self._application_owners.get(key.application_id), action)
-
-    def _mail_application(self, application_id: str, action: Action) -> None:
-        self._put(self._application_owners.get(application_id), action)
-
-    def _put(self, ingress_id: str | None, action: Action) -> None:
-        if ingress_id is None:
-            return
-        ingress = self._ingresses.get(ingress_id) or self._absent_ingresses.get(ingress_id)
-        if ingress is not None:
-            ingress.mailbox.put(action)
-
-    def _end_call(self, action: PublishCallEnd) -> None:
-        key = CallKey(action.application_id, action.call_id)
-        self._mail_call(key, action)
-        owner = self._call_owners.pop(key, None)
-        if owner in self._ingresses:
-            self._ingresses[owner].calls.discard(key)
-        log_event(logger, "call_ended", **_names(action), outcome=action.outcome, reason=action.reason)
 
     def _keep(self, record: ApplicationRecord) -> None:
         self._records[record.application_id] = record

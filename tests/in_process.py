@@ -208,8 +208,8 @@ class InProcessSystem:
         await eventually(
             lambda: (
                 len(self.core.replicas) == len(self.replicas.live())
-                and len(self.service._ingresses) == len(self.ingresses)
-                and all(view.live_replicas == self.replicas.live() for view in self.service._ingresses.values())
+                and len(self.service._register.present) == len(self.ingresses)
+                and all(view.live_replicas == self.replicas.live() for view in self.service._register.present.values())
             )
         )
 
@@ -227,8 +227,10 @@ class InProcessSystem:
         """Wait until nothing is left of what was done, and look that it is so."""
         await eventually(lambda: self.quiet, within_s)
         clean_state(self.core)
-        assert self.service._call_owners == {}
-        assert all(not ingress.calls and not ingress.applications for ingress in self.service._ingresses.values())
+        assert self.service._register.call_owners == {}
+        assert all(
+            not ingress.calls and not ingress.applications for ingress in self.service._register.present.values()
+        )
         for ingress in self.ingresses:
             assert ingress.link._expected == {}
             assert ingress.inference._in_flight == 0

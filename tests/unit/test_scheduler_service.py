@@ -168,7 +168,7 @@ async def test_a_duplicate_id_is_refused_to_the_second_and_does_not_touch_the_fi
     assert isinstance(refused, Reject)
     assert refused.refusal is Refusal.DUPLICATE_ID
     assert await talk.mail("i") == []
-    assert talk.service._application_owners["a"] == "i"
+    assert talk.service._register.application_owners["a"] == "i"
     reply = await (await talk.parked())
     await talk.report(CallFinished(reply.grants[0].lease_id, 10, (10,)))
     kinds = [type(action) for action in await talk.mail("i")]
@@ -190,7 +190,7 @@ async def test_calls_of_a_shared_application_are_told_to_who_revealed_them(talk:
     for ingress_id in ("i", "j"):
         calls = [action.call_id for action in await talk.mail(ingress_id) if isinstance(action, Grant | PublishCallEnd)]
         assert calls == [f"of-{ingress_id}"] * 2
-    assert talk.service._call_owners == {}
+    assert talk.service._register.call_owners == {}
 
 
 async def test_nothing_is_kept_of_what_is_refused(talk: Talk) -> None:
@@ -203,10 +203,10 @@ async def test_nothing_is_kept_of_what_is_refused(talk: Talk) -> None:
             CallRevealed(f"o{number}", too_large, application(f"o{number}", open=True)),
         )
     assert len(only(await talk.mail("i"), Reject)) == 100
-    assert talk.service._application_owners == {}
-    assert talk.service._call_owners == {}
-    assert talk.service._ingresses["i"].applications == set()
-    assert talk.service._ingresses["i"].calls == set()
+    assert talk.service._register.application_owners == {}
+    assert talk.service._register.call_owners == {}
+    assert talk.service._register.present["i"].applications == set()
+    assert talk.service._register.present["i"].calls == set()
 
 
 async def test_records_of_the_ended_can_be_asked_for(talk: Talk) -> None:
@@ -218,7 +218,7 @@ async def test_records_of_the_ended_can_be_asked_for(talk: Talk) -> None:
     assert record is not None
     assert record.outcome == "finished"
     assert record.gps_finish_s is not None
-    assert talk.service._application_owners == {}
+    assert talk.service._register.application_owners == {}
     clean_state(talk.core)
 
 
@@ -637,7 +637,7 @@ async def test_a_silent_ingress_loses_its_calls_and_finds_their_ends_should_it_c
     assert talk.core.ready_calls == 0
     await talk.report(CallStopped(grant.lease_id, 10, (4,)))
     assert "a" not in talk.core.applications
-    assert talk.service._call_owners == {}
+    assert talk.service._register.call_owners == {}
     ends = {(end.application_id, end.outcome) for end in only(await talk.mail("i"), PublishCallEnd)}
     assert ends == {("a", "cancelled"), ("open", "cancelled")}
     assert await talk.submit("i", ApplicationArrived(application("b", call("c"))))
@@ -667,18 +667,18 @@ async def test_an_open_application_whose_ingress_is_gone_goes_to_the_one_that_go
     assert {tag.application_id for tag in tags} == {"open"}
     await talk.submit("j", ApplicationCancelled("open", "enough"))
     assert len(only(await talk.mail("j"), PublishCompletion)) == 1
-    assert talk.service._earlier_owners == talk.service._application_owners == {}
+    assert talk.service._register.earlier_owners == talk.service._register.application_owners == {}
     back = await talk.mail("i")
     assert [end.call_id for end in only(back, PublishCallEnd)] == ["of-i"]
     assert len(only(back, PublishCompletion)) == 1  # it held the application, and may forget it
-    assert talk.service._ingresses["i"].applications == talk.service._ingresses["i"].calls == set()
+    assert talk.service._register.present["i"].applications == talk.service._register.present["i"].calls == set()
 
 
 async def test_the_mail_of_an_ingress_that_is_gone_does_not_grow_with_what_others_do(talk: Talk) -> None:
     await revealed(talk, "i", "of-i")
     await revealed(talk, "j", "of-j")
     await _without_hearing_of(talk, "j")
-    mailbox = talk.service._absent_ingresses["i"].mailbox
+    mailbox = talk.service._register.absent["i"].mailbox
     kept = len(mailbox._actions)
     for number in range(50):
         await revealed(talk, "j", f"c{number}")
@@ -695,7 +695,7 @@ async def test_an_ingress_that_comes_back_and_goes_on_hears_of_its_application_o
     mail = await talk.mail("i")
     assert only(mail, PublishTag) != []
     assert len(only(mail, PublishCompletion)) == 1
-    assert talk.service._earlier_owners == {}
+    assert talk.service._register.earlier_owners == {}
 
 
 async def test_what_an_ingress_lost_by_its_absence_is_not_cancelled_again_under_another(talk: Talk) -> None:

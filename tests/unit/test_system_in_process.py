@@ -277,7 +277,7 @@ async def test_a_prompt_that_can_never_fit_is_refused_and_blocks_nobody() -> Non
         for name in ("b", "c"):
             await submit(ingress, name, completion("c", "x" * 4 * 50))
         assert [(await ended(ingress, name)).state for name in ("b", "c", "clipped")] == ["finished"] * 3
-        assert system.service._application_owners == {}
+        assert system.service._register.application_owners == {}
         await system.clean()
 
 
@@ -443,7 +443,7 @@ async def test_the_calls_of_an_accepted_dag_are_not_refused_for_being_too_many()
         assert ingress.runner.get("first").unfinished_calls == 0
         await submit(ingress, "second", *(completion(f"c{index}") for index in range(5)))
         assert (await ended(ingress, "second")).state == "finished"
-        assert "large" not in system.service._application_owners
+        assert "large" not in system.service._register.application_owners
         await system.clean()
 
 
