@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,6 +65,7 @@ def with_available_model(config: Config, console: Console) -> Config:
 @contextmanager
 def running_service(config: Config, console: Console) -> Iterator[str]:
     """The service, for as long as the block runs; yields its URL. Ends the command when it cannot start."""
+    _require_free_port(config, console)
     from cluster.deploy.local import DeployFailed, deploy, local_ray  # Ray takes a second to import
 
     with console.status("Starting Ray") as status:
@@ -78,6 +80,19 @@ def running_service(config: Config, console: Console) -> Iterator[str]:
                 raise typer.Exit(FAILED) from None
             status.stop()
             yield url
+
+
+def _require_free_port(config: Config, console: Console) -> None:
+    """End the command with a sentence, before anything is started, when somebody listens on the port already."""
+    options = config.get("http_options", {})
+    host, port = options.get("host", "127.0.0.1"), options.get("port", 8000)
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            console.print(f"Cannot listen on {host}:{port}: {error.strerror}. Choose another with --port.", style="red")
+            raise typer.Exit(FAILED) from None
 
 
 def _worker_environment() -> dict[str, str]:

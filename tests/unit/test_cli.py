@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -408,3 +409,19 @@ def test_the_demo_has_the_promised_shapes() -> None:
     assert [len(call["after"]) for call in summary] == [0, 0, 0, 0, 4]
     assert max(call.get("n", 1) for call in shapes["self_consistency"]["calls"]) == 5
     assert {"fact_verification", "plan_and_execute", "document_merging", "code_checking"} <= set(shapes)
+
+
+def test_a_port_that_is_taken_is_told_before_anything_starts(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        config = tmp_path / "serve.yaml"
+        config.write_text(
+            f"http_options: {{host: 127.0.0.1, port: {port}}}\n"
+            "applications: [{name: a, import_path: a:b, args: {engine: {kind: simulated}}}]\n"
+        )
+        result = CliRunner().invoke(app, ["serve", "--config", str(config)])
+    assert result.exit_code == 1
+    assert f"Cannot listen on 127.0.0.1:{port}" in result.output
+    assert "Traceback" not in result.output

@@ -7,7 +7,8 @@ import json
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -180,34 +181,37 @@ async def test_the_counter_of_a_model_is_made_off_the_event_loop(
     assert threading.main_thread() not in threads
 
 
-async def longest_gap_s(stop: asyncio.Event) -> float:
+async def longest_gap_s(work: Awaitable[object]) -> float:
+    """The longest time between two beats of the event loop, 10 ms apart at rest, while this work goes on."""
+    working = asyncio.ensure_future(work)
     longest_s, last_s = 0.0, time.perf_counter()
-    while not stop.is_set():
+    while not working.done():
         await asyncio.sleep(0.01)
         longest_s, last_s = max(longest_s, time.perf_counter() - last_s), time.perf_counter()
+    await working
     return longest_s
+
+
+async def calmest_gap_s(work: Callable[[], Awaitable[object]]) -> float:
+    """The least of three tries: a busy machine disturbs one, a counter that blocks the loop disturbs all."""
+    return min([await longest_gap_s(work()) for _ in range(3)])
 
 
 async def test_the_event_loop_beats_on_while_ten_megabytes_are_counted(counter: ModelTokenCounter) -> None:
     rng = random.Random(3)
     prompt = " ".join(rng.choices(WORDS, k=10_000))[:50_000]
     request = completion([prompt] * 200)
-    stop = asyncio.Event()
-    heartbeat = asyncio.create_task(longest_gap_s(stop))
     counts = await counter.count(request)
-    stop.set()
     assert len(counts) == 200
     assert min(counts) == max(counts) > 9_000
-    assert await heartbeat < 0.2
+    assert await calmest_gap_s(lambda: counter.count(request)) < 0.2
 
 
 async def test_one_long_text_does_not_hold_the_event_loop(counter: ModelTokenCounter) -> None:
-    stop = asyncio.Event()
-    heartbeat = asyncio.create_task(longest_gap_s(stop))
     for text in ("fair queue " * 90_000, "a" * 300_000):
-        assert (await counter.count(chat({"role": "user", "content": text})))[0] > 10_000
-    stop.set()
-    assert await heartbeat < 0.2
+        request = chat({"role": "user", "content": text})
+        assert (await counter.count(request))[0] > 10_000
+        assert await calmest_gap_s(partial(counter.count, request)) < 0.2
 
 
 async def test_a_small_request_does_not_wait_for_a_large_one(counter: ModelTokenCounter) -> None:
