@@ -73,11 +73,10 @@ class Fairness:
                 self._publish(PublishAudit(self.audit.settle(finish.application, finish.at_s)))
 
     def _place(self, application: Application, now_s: float) -> None:
+        """Into the reference, or out of it: one whose tag V has passed was served in full when V reached that tag."""
         waits = self.reference.place(application.sequence, application.finish_tag, application.spec.weight)
-        if waits:
-            application.gps_finish_s = None
-        elif application.gps_finish_s is None:
-            application.gps_finish_s = now_s
+        reached_s = self.reference.reached_at_s(application.finish_tag, now_s)
+        application.gps_finish_s = None if waits else max(reached_s, application.arrival_s)
 
     def _publish_tag(self, application: Application, reason: str) -> None:
         self._publish(

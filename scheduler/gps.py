@@ -14,6 +14,7 @@ V alone, never of the real end of an application.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 from scheduler.finish_heap import FinishHeap
@@ -27,6 +28,39 @@ class ReferenceFinish:
     at_s: float
 
 
+MAX_COURSE_POINTS = 65_536
+
+
+class Course:
+    """V over time, for looking back: points in order of time, thinned out when there are too many.
+
+    V moves evenly between two points. When V reached a value is known for values above the first point's.
+    """
+
+    def __init__(self) -> None:
+        self._times_s: list[float] = []
+        self._values: list[float] = []
+
+    def note(self, now_s: float, virtual_time: float) -> None:
+        """V is so much at this moment; moments and values never fall."""
+        if len(self._values) > 1 and self._values[-2] == virtual_time:
+            self._times_s[-1] = now_s  # it stands still: the first and the last moment of that are enough
+            return
+        self._times_s.append(now_s)
+        self._values.append(virtual_time)
+        if len(self._values) > MAX_COURSE_POINTS:
+            self._times_s, self._values = self._times_s[::2], self._values[::2]
+
+    def reached_at_s(self, value: float, now_s: float) -> float:
+        """The first moment at which V was at least this much; `now_s` where that is not known."""
+        index = bisect_left(self._values, value)
+        if index == len(self._values) or index == 0:
+            return now_s
+        before, after = self._values[index - 1], self._values[index]
+        begin_s, end_s = self._times_s[index - 1], self._times_s[index]
+        return begin_s + (end_s - begin_s) * (value - before) / (after - before)
+
+
 class ReferenceClock:
     """V, and who is still served by the reference."""
 
@@ -36,6 +70,7 @@ class ReferenceClock:
         self._weights: dict[int, float] = {}
         self._active_weight = 0.0
         self._advanced_to_s = 0.0
+        self._course = Course()
 
     def __contains__(self, application: int) -> bool:
         return application in self._tags
@@ -53,6 +88,10 @@ class ReferenceClock:
             weight * max(0.0, min(self._tags.rank(application), finish_tag) - self.virtual_time)
             for application, weight in self._weights.items()
         )
+
+    def reached_at_s(self, finish_tag: float, now_s: float) -> float:
+        """When V reached this tag, to the accuracy of the reports; `now_s` when that is further back than is known."""
+        return self._course.reached_at_s(finish_tag, now_s)
 
     def place(self, application: int, finish_tag: float, weight: float) -> bool:
         """Put an application into the reference, or move it; False if V has reached the tag already."""
@@ -93,6 +132,7 @@ class ReferenceClock:
             left -= used
             self.remove(head)
             finishes.append(ReferenceFinish(head, now_s - (now_s - begin_s) * (left / service)))
+        self._course.note(now_s, self.virtual_time)
         return finishes
 
     def catch_up(self, now_s: float, virtual_time: float) -> list[ReferenceFinish]:
@@ -102,6 +142,7 @@ class ReferenceClock:
         while (head := self._tags.peek()) is not None and self._tags.rank(head) <= self.virtual_time:
             self.remove(head)
             finishes.append(ReferenceFinish(head, now_s))
+        self._course.note(now_s, self.virtual_time)
         return finishes
 
     def drain(self, now_s: float) -> list[ReferenceFinish]:
@@ -112,4 +153,5 @@ class ReferenceClock:
             self.virtual_time = max(self.virtual_time, self._tags.rank(head))
             self.remove(head)
             finishes.append(ReferenceFinish(head, now_s))
+        self._course.note(now_s, self.virtual_time)
         return finishes

@@ -125,6 +125,7 @@ def _print_summary(statuses: Sequence[dict[str, Any]], console: Console) -> None
     mean_s = sum(status["completion_s"] for status in known) / len(known)
     gps_mean_s = sum(status["gps_completion_s"] for status in known) / len(known)
     late = sum(status["bound_s"] is not None and status["completion_s"] > status["bound_s"] for status in known)
+    console.print("Lag: seconds later (+) or earlier (-) than fair sharing would have ended the application.")
     console.print(
         f"Mean completion {mean_s:.1f} s; under fair sharing {gps_mean_s:.1f} s. "
         f"Later than the delay bound allows: {late} of {len(known)}."

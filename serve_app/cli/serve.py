@@ -49,3 +49,4 @@ def serve(
         else:
             console.print(f"The service is up at {url}. Ctrl-C stops it.")
         stop.wait()
+        console.print("Stopping, which takes some seconds.")

@@ -1,6 +1,6 @@
 import pytest
 
-from scheduler.gps import ReferenceClock, ReferenceFinish
+from scheduler.gps import MAX_COURSE_POINTS, Course, ReferenceClock, ReferenceFinish
 
 
 def test_service_is_shared_by_weight() -> None:
@@ -61,3 +61,25 @@ def test_service_until_counts_only_what_is_served_before_the_tag() -> None:
     clock.place(3, 99.0, 1.0)
     assert clock.service_until(20.0) == 10.0 + 40.0 + 20.0
     assert clock.service_until(0.0) == 0.0
+
+
+def test_the_course_of_virtual_time_can_be_looked_back_on() -> None:
+    clock = ReferenceClock()
+    clock.place(1, 100.0, 1.0)
+    for now_s, service in ((1.0, 0.0), (2.0, 10.0), (5.0, 0.0), (6.0, 0.0), (8.0, 40.0)):
+        clock.advance(now_s, service)
+    assert clock.reached_at_s(5.0, 9.0) == 1.5
+    assert clock.reached_at_s(10.0, 9.0) == 2.0, "the first moment, though V stood there for long"
+    assert clock.reached_at_s(30.0, 9.0) == 7.0
+    assert clock.reached_at_s(51.0, 9.0) == 9.0, "not yet"
+    assert clock.reached_at_s(-1.0, 9.0) == 9.0, "before all that is known"
+
+
+def test_a_long_course_is_thinned_out_and_keeps_its_ends() -> None:
+    course = Course()
+    for moment in range(3 * MAX_COURSE_POINTS):
+        course.note(float(moment), 2.0 * moment)
+    assert len(course._values) <= MAX_COURSE_POINTS
+    assert course.reached_at_s(1001.0, -1.0) == pytest.approx(500.5)
+    last = 3.0 * MAX_COURSE_POINTS - 1
+    assert course.reached_at_s(2.0 * last, -1.0) == last
