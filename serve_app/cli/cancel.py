@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from serve_app.cli import http
+from serve_app.cli.live_table import ENDED_STATES
 
 
 def cancel(
@@ -22,4 +23,5 @@ def cancel(
     if as_json:
         http.print_json(answer)
     else:
-        typer.echo(f"{application_id} is {answer.get('state', 'cancelled')}.")
+        state = answer.get("state")
+        typer.echo(f"{application_id} is {state if state in ENDED_STATES else 'being cancelled'}.")
