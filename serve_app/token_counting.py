@@ -132,7 +132,7 @@ def _length_function(tokenizer: Any) -> Callable[[str, bool], int]:
     """Text and "with special tokens" to a count.
 
     Straight to the Rust tokenizer where there is one, and there to `encode_batch_fast`: `encode` keeps the GIL
-    (a text of 1 MB stopped the event loop for 0.7 s), the batch functions let go of it.
+    for as long as a text takes, the batch functions let go of it.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:

@@ -52,7 +52,7 @@ def with_available_model(config: Config, console: Console) -> Config:
     engine = _serving_args(config)["engine"]
     if engine.get("kind") != "vllm":
         return config
-    with console.status(f"Preparing the model {engine['model']} (the first time takes about a minute)"):
+    with console.status(f"Preparing the model {engine['model']} (the first time takes a while)"):
         try:
             prepare_model(engine["model"])
         except ModelUnavailable:
