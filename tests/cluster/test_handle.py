@@ -74,7 +74,7 @@ async def test_a_stream_that_is_cancelled_frees_its_slot(service: Service, handl
     await anext(stream)
     await service.until(lambda seen: seen["calls_running"] == 1)
     stream.cancel()
-    await service.until_idle(within_s=2)
+    await service.until_idle(within_s=5)
 
 
 async def test_an_answer_that_is_cancelled_frees_its_slot(service: Service, handle: Any) -> None:
@@ -82,7 +82,7 @@ async def test_an_answer_that_is_cancelled_frees_its_slot(service: Service, hand
     waiting = asyncio.ensure_future(_result(answer))
     await service.until(lambda seen: seen["calls_running"] == 1)
     answer.cancel()
-    await service.until_idle(within_s=2)
+    await service.until_idle(within_s=5)
     with suppress(Exception, asyncio.CancelledError):
         await waiting
 

@@ -61,7 +61,7 @@ async def test_an_unknown_name_is_given_up_after_a_wait(members: Any) -> None:
     began_s = time.monotonic()
     with pytest.raises(ReplicaGone, match="nobody"):
         await members.options(session_id=replica_session("nobody")).name.remote()
-    assert VIEW_WAIT_S - 0.5 < time.monotonic() - began_s < VIEW_WAIT_S + 5
+    assert VIEW_WAIT_S - 0.5 < time.monotonic() - began_s < VIEW_WAIT_S + 20
 
 
 async def test_without_a_name_all_replicas_share_the_work(service: Service, members: Any) -> None:
@@ -98,7 +98,7 @@ async def test_a_cancelled_stream_stops_at_the_replica(service: Service, members
     async with aclosing(numbers()) as counting:
         assert [await anext(counting) for _ in range(3)] == [0, 1, 2]
         assert await handle.streams.remote() == 1
-    deadline_s = time.monotonic() + 3
+    deadline_s = time.monotonic() + 20
     while await handle.streams.remote():
         assert time.monotonic() < deadline_s
         await asyncio.sleep(0.05)

@@ -73,7 +73,7 @@ class Stream:
 
     async def leave(self) -> None:
         self.left.set()
-        await asyncio.wait_for(asyncio.wait([self.task]), 5)
+        await asyncio.wait_for(asyncio.wait([self.task]), TEST_TIMEOUT_S)
 
 
 @dataclass
@@ -156,7 +156,7 @@ def _scope(path: str) -> dict[str, Any]:
     }
 
 
-async def eventually(question: Callable[[], bool], within_s: float = 1.0) -> None:
+async def eventually(question: Callable[[], bool], within_s: float = 10.0) -> None:
     """Wait until the question is answered yes; fails after `within_s` seconds."""
     async with asyncio.timeout(within_s):
         while not question():  # noqa: ASYNC110 - an engine's counters send no event

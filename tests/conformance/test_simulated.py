@@ -73,13 +73,21 @@ async def test_a_stream_says_what_a_whole_answer_says(caller: Caller) -> None:
 
 
 async def test_time_passes_as_the_profile_says(caller: Caller) -> None:
-    engine = SimulatedEngine(SimulatedSettings(time_scale=0.5, base_s=0.02, per_sequence_s=0, per_prefill_token_s=0))
-    other = Caller(engine, await engine.start())
-    begun = time.perf_counter()
-    await other.complete(other.lease(), model="simulated", max_tokens=20, ignore_eos=True)
-    passed_s = time.perf_counter() - begun
-    await engine.stop()
-    assert 0.2 <= passed_s < 0.6
+    """Twenty steps of 20 ms: never less than they take at their scale, and less than at four times the scale."""
+
+    async def passed_s(time_scale: float) -> float:
+        settings = SimulatedSettings(time_scale=time_scale, base_s=0.02, per_sequence_s=0, per_prefill_token_s=0)
+        engine = SimulatedEngine(settings)
+        other = Caller(engine, await engine.start())
+        begun_s = time.perf_counter()
+        await other.complete(other.lease(), model="simulated", max_tokens=20, ignore_eos=True)
+        taken_s = time.perf_counter() - begun_s
+        await engine.stop()
+        return taken_s
+
+    slow_s = await passed_s(2.0)
+    assert slow_s >= 20 * 0.02 * 2.0
+    assert 20 * 0.02 * 0.5 <= min([await passed_s(0.5) for _ in range(3)]) < slow_s
 
 
 async def test_stop_ends_what_is_running_with_a_503(caller: Caller) -> None:

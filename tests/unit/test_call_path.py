@@ -262,7 +262,7 @@ async def test_the_end_of_a_call_whose_answer_was_lost_ends_the_wait(bench: Benc
     await asyncio.wait([reading])
     lost = asyncio.create_task(drain(_run_another(bench, [START, ActorDiedError()])))
     with pytest.raises(CallRefused, match="lost on the way") as refused:
-        await asyncio.wait_for(lost, 2.0)
+        await asyncio.wait_for(lost, 10.0)
     assert refused.value.refusal is Refusal.LOST
 
 

@@ -129,7 +129,7 @@ async def test_an_abort_ends_the_stream_and_stops_the_lease() -> None:
     reading = asyncio.create_task(bench.read_all())
     await asyncio.sleep(0.01)
     await bench.leases.apply(PullReply(1, aborted_leases=(LEASE,)))
-    assert len(await asyncio.wait_for(reading, 1.0)) == 2
+    assert len(await asyncio.wait_for(reading, 10.0)) == 2
     bench.ended_with(CallStopped(LEASE, 10, (1,)))
 
 

@@ -272,7 +272,7 @@ async def test_models_and_health_without_an_engine_are_no_engine_at_once() -> No
         ingress._replicas.silent = True
         for route in (ingress._http_models, ingress._http_health):
             with pytest.raises(ApiError) as refused:
-                await asyncio.wait_for(route(get_request("/")), 1.0)
+                await asyncio.wait_for(route(get_request("/")), 10.0)
             assert (refused.value.status, refused.value.code) == (503, "no_engine")
 
 

@@ -34,10 +34,10 @@ async def test_a_waiting_reader_is_woken_by_the_first_piece() -> None:
     reader = asyncio.create_task(box.collect(0, 30.0))
     await asyncio.sleep(0)
     box.put(mail(0))
-    assert await asyncio.wait_for(reader, 1.0) == ((mail(0),), 1)
+    assert await asyncio.wait_for(reader, 10.0) == ((mail(0),), 1)
 
 
 async def test_an_empty_mailbox_is_waited_for_no_longer_than_asked() -> None:
     begin_s = time.monotonic()
     assert await Mailbox(0.0).collect(0, 0.05) == ((), 0)
-    assert 0.04 <= time.monotonic() - begin_s < 1.0
+    assert 0.04 <= time.monotonic() - begin_s < 10.0

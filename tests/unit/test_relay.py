@@ -86,7 +86,7 @@ async def test_a_client_that_leaves_before_the_first_message_closes_the_stream()
     await asyncio.sleep(0.01)
     client.gone.set()
     with pytest.raises(ApiError) as left:
-        await asyncio.wait_for(getting, 1.0)
+        await asyncio.wait_for(getting, 10.0)
     assert left.value.status == 499
     assert client.sent == []
     assert stream.closed
@@ -99,7 +99,7 @@ async def test_a_client_that_leaves_in_the_middle_closes_the_stream(slow: bool) 
     getting = asyncio.create_task(client.get(stream.messages()))
     await asyncio.sleep(0.01)
     client.gone.set()
-    await asyncio.wait_for(getting, 1.0)
+    await asyncio.wait_for(getting, 10.0)
     assert len(client.sent) == (1 if slow else 2)
     assert stream.closed
 

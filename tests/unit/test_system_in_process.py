@@ -186,7 +186,7 @@ async def test_a_client_that_leaves_at_any_moment_leaves_nothing_behind() -> Non
                 reader.cancel()
             await asyncio.gather(*readers, return_exceptions=True)
             if round_ % 10 == 9:
-                status, answer = await asyncio.wait_for(infer(ingress, {**body, "stream": False}), 1.0)
+                status, answer = await asyncio.wait_for(infer(ingress, {**body, "stream": False}), 10.0)
                 assert status == 200
                 assert answer["usage"]["completion_tokens"] == 12
                 await system.clean()

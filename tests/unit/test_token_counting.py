@@ -181,20 +181,21 @@ async def test_the_counter_of_a_model_is_made_off_the_event_loop(
     assert threading.main_thread() not in threads
 
 
-async def longest_gap_s(work: Awaitable[object]) -> float:
-    """The longest time between two beats of the event loop, 10 ms apart at rest, while this work goes on."""
+async def longest_gap(work: Awaitable[object]) -> float:
+    """The longest time between two beats of the event loop (10 ms apart at rest), as a share of this work's time."""
     working = asyncio.ensure_future(work)
-    longest_s, last_s = 0.0, time.perf_counter()
+    longest_s, began_s = 0.0, time.perf_counter()
+    last_s = began_s
     while not working.done():
         await asyncio.sleep(0.01)
         longest_s, last_s = max(longest_s, time.perf_counter() - last_s), time.perf_counter()
     await working
-    return longest_s
+    return longest_s / (last_s - began_s)
 
 
-async def calmest_gap_s(work: Callable[[], Awaitable[object]]) -> float:
+async def calmest_gap(work: Callable[[], Awaitable[object]]) -> float:
     """The least of three tries: a busy machine disturbs one, a counter that blocks the loop disturbs all."""
-    return min([await longest_gap_s(work()) for _ in range(3)])
+    return min([await longest_gap(work()) for _ in range(3)])
 
 
 async def test_the_event_loop_beats_on_while_ten_megabytes_are_counted(counter: ModelTokenCounter) -> None:
@@ -204,14 +205,14 @@ async def test_the_event_loop_beats_on_while_ten_megabytes_are_counted(counter: 
     counts = await counter.count(request)
     assert len(counts) == 200
     assert min(counts) == max(counts) > 9_000
-    assert await calmest_gap_s(lambda: counter.count(request)) < 0.2
+    assert await calmest_gap(lambda: counter.count(request)) < 0.5
 
 
 async def test_one_long_text_does_not_hold_the_event_loop(counter: ModelTokenCounter) -> None:
     for text in ("fair queue " * 90_000, "a" * 300_000):
         request = chat({"role": "user", "content": text})
         assert (await counter.count(request))[0] > 10_000
-        assert await calmest_gap_s(partial(counter.count, request)) < 0.2
+        assert await calmest_gap(partial(counter.count, request)) < 0.5
 
 
 async def test_a_small_request_does_not_wait_for_a_large_one(counter: ModelTokenCounter) -> None:
