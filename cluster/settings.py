@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from scheduler.policies import create_policy
-from scheduler.settings import ClockMode, CoreSettings
+from scheduler.settings import ClockMode, CoreSettings, Flows
+from scheduler.tenants import choose_policy
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -24,6 +24,10 @@ class SchedulerSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     policy: str = "justitia"
+    policy_options: dict[str, int | float | str] = Field(default_factory=dict)
+    flows: Flows = _CORE.flows
+    tenant_level: bool = _CORE.tenant_level
+    tenant_weights: dict[str, Positive] = Field(default_factory=dict)
     clock: ClockMode = _CORE.clock
     clock_rate: float = Field(_CORE.clock_rate, gt=0, le=100)
     nominal_iterations_per_s: float = Field(_CORE.nominal_iterations_per_s, gt=0, le=1e6)
@@ -40,16 +44,16 @@ class SchedulerSettings(BaseModel):
     event_log: bool = False
     check_invariants: bool = False
 
-    @field_validator("policy")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        create_policy(name)
-        return name
+    @model_validator(mode="after")
+    def _a_policy_can_be_made(self) -> SchedulerSettings:
+        choose_policy(self.policy, self.core())
+        return self
 
     def core(self) -> CoreSettings:
         """The part that concerns the core."""
-        names = CoreSettings.__dataclass_fields__
-        return CoreSettings(**{name: getattr(self, name) for name in names})
+        values = {name: getattr(self, name) for name in CoreSettings.__dataclass_fields__}
+        pairs = {name: tuple(value.items()) for name, value in values.items() if isinstance(value, dict)}
+        return CoreSettings(**{**values, **pairs})
 
 
 def load_settings(args: dict[str, Any]) -> SchedulerSettings:

@@ -15,9 +15,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import inf
 
 from scheduler.cost import CostModel
 from scheduler.lifecycle import ENDS, CallState, check_move
+from scheduler.policies.contract import ApplicationFacts, CallFacts
 from scheduler.types import ApplicationSpec, CallKey, CallSpec
 
 MAX_ENDED_CALLS = 100
@@ -26,7 +28,10 @@ MAX_ENDED_CALLS = 100
 
 @dataclass(slots=True)
 class Call:
-    """One call's state. `expected_cost` is maintained by `Application.reestimate`."""
+    """One call's state. `expected_cost` and `served_cost` are maintained by `Application.reestimate`.
+
+    `facts` is what the policy was told when it last began to wait, or was found running.
+    """
 
     key: CallKey
     after: tuple[str, ...]
@@ -35,6 +40,10 @@ class Call:
     max_output_tokens: int
     sequences: int
     waiting_for: set[str]
+    true_output_tokens: int | None = None
+    stage: int = 0
+    prefix: tuple[int, ...] = ()
+    facts: CallFacts | None = None
     announced: bool = False
     ready_sequence: int = -1
     attempts: int = 0
@@ -44,6 +53,7 @@ class Call:
     ended_s: float = 0.0
     output_tokens: tuple[int, ...] = ()
     expected_cost: float = 0.0
+    served_cost: float = 0.0
     end_reason: str = ""
     history: list[CallState] = field(default_factory=lambda: [CallState.BLOCKED])
 
@@ -97,7 +107,7 @@ class Application:
         sequence: int,
         arrival_s: float,
         start_tag: float,
-        cost: CostModel,
+        cost_model: CostModel,
         ended_cost: float = 0.0,
     ) -> None:
         self.spec = spec
@@ -109,16 +119,18 @@ class Application:
         self.calls: dict[str, Call] = {}
         self.unfinished_calls = 0
         self.expected_cost = ended_cost
-        self._folded_cost = ended_cost
+        self.served_cost = ended_cost
+        self.flow, self.flow_weight, self.tenant_weight = spec.application_id, spec.weight, 1.0
         self._folded_calls = 0
         self._ended_calls: deque[str] = deque()
         self.gps_finish_s: float | None = None
         self.failure: str | None = None
         self.cancellation: str | None = None
-        self._cost = cost
+        self._cost = cost_model
         self._dependents: dict[str, list[str]] = {}
         for call in spec.calls:
             self.reveal(call)
+        self._count_stages()
         self.predicted_cost = spec.predicted_cost if spec.predicted_cost is not None else self.expected_cost
         self.finish_tag = self._tag()
 
@@ -139,10 +151,14 @@ class Application:
         return "cancelled" if stopped or self.cancellation is not None else "finished"
 
     @property
-    def served_cost(self) -> float:
-        """Cost served so far, the generated part of running calls included."""
-        served = (self._cost(call.prompt_tokens, call.output_tokens) for call in self.calls.values())
-        return self._folded_cost + sum(served)
+    def cost(self) -> float:
+        """What all of it costs as far as is known: the true cost once it has ended."""
+        return self.expected_cost if self.ended else max(self.predicted_cost, self.expected_cost)
+
+    @property
+    def remaining_cost(self) -> float:
+        """What it is still expected to cost; `served_cost` has the rest, the made part of running calls included."""
+        return max(self.cost - self.served_cost, 0.0)
 
     @property
     def call_count(self) -> int:
@@ -158,6 +174,8 @@ class Application:
             predicted_output_tokens=spec.predicted_output_tokens,
             max_output_tokens=spec.max_output_tokens,
             sequences=spec.sequences,
+            true_output_tokens=spec.true_output_tokens,
+            stage=max((self.calls[name].stage + 1 for name in spec.after if name in self.calls), default=0),
             waiting_for={name for name in spec.after if name not in self.calls or not self.calls[name].ended},
         )
         self.calls[spec.call_id] = call
@@ -172,10 +190,13 @@ class Application:
         return [self.calls[name] for name in self._dependents.get(call_id, ())]
 
     def reestimate(self, call: Call) -> None:
-        """Bring the expected cost up to date with what is known of this call."""
+        """Bring the expected and the served cost up to date with what is known of this call."""
         estimate = call.estimate(self._cost)
         self.expected_cost += estimate - call.expected_cost
         call.expected_cost = estimate
+        served = self._cost(call.prompt_tokens, call.output_tokens) if call.output_tokens else 0.0
+        self.served_cost += served - call.served_cost
+        call.served_cost = served
 
     def end_call(self, call: Call, state: CallState, now_s: float, reason: str) -> None:
         """Bring a call to one of its ends."""
@@ -193,8 +214,66 @@ class Application:
         if len(self._ended_calls) > MAX_ENDED_CALLS:
             oldest = self.calls.pop(self._ended_calls.popleft())
             self._dependents.pop(oldest.key.call_id, None)
-            self._folded_cost += oldest.expected_cost
             self._folded_calls += 1
+
+    def _count_stages(self) -> None:
+        """Number the stages of calls that came in any order (Kahn's algorithm, O(calls + dependencies))."""
+        left = {name: len(call.after) for name, call in self.calls.items()}
+        free = deque(name for name, count in left.items() if count == 0)
+        while free:
+            call = self.calls[free.popleft()]
+            for dependent in self.dependents(call.key.call_id):
+                dependent.stage = max(dependent.stage, call.stage + 1)
+                left[dependent.key.call_id] -= 1
+                if left[dependent.key.call_id] == 0:
+                    free.append(dependent.key.call_id)
+
+    def facts(self) -> ApplicationFacts:
+        """What a policy may know of it."""
+        spec = self.spec
+        return ApplicationFacts(
+            application_id=spec.application_id,
+            sequence=self.sequence,
+            flow=self.flow,
+            tenant=spec.tenant,
+            application_type=spec.application_type,
+            weight=spec.weight,
+            flow_weight=self.flow_weight,
+            tenant_weight=self.tenant_weight,
+            arrival_s=self.arrival_s,
+            start_tag=self.start_tag,
+            finish_tag=self.finish_tag,
+            predicted_cost=self.cost,
+            remaining_cost=self.remaining_cost,
+            deadline_s=inf if spec.deadline_s is None else self.arrival_s + spec.deadline_s,
+            period_s=inf if spec.period_s is None else spec.period_s,
+        )
+
+    def call_facts(self, call: Call, ready_s: float) -> CallFacts:
+        """What a policy may know of one of its calls, which became ready at this moment."""
+        return CallFacts(
+            key=call.key,
+            application=self.facts(),
+            ready_sequence=call.ready_sequence,
+            ready_s=ready_s,
+            stage=call.stage,
+            after=call.after,
+            prompt_tokens=call.prompt_tokens,
+            predicted_output_tokens=call.predicted_output_tokens,
+            true_output_tokens=call.true_output_tokens,
+            sequences=call.sequences,
+            prefix=call.prefix,
+        )
+
+    def measure_in(self, cost: CostModel, virtual_time: float) -> None:
+        """Measure costs in another unit, from a start at the present V: what was counted before has no meaning in it."""
+        self._cost = cost
+        for call in self.calls.values():
+            self.reestimate(call)
+        self.expected_cost = sum(call.expected_cost for call in self.calls.values())
+        self.served_cost = sum(call.served_cost for call in self.calls.values())
+        self.predicted_cost = self.expected_cost
+        self.start_tag = virtual_time - self.served_cost / self.spec.weight
 
     def start_anew_if_served(self, virtual_time: float) -> None:
         """Before more work is revealed: what V passed while the application asked for nothing is gone."""
@@ -208,8 +287,7 @@ class Application:
         return moved
 
     def _tag(self) -> float:
-        cost = self.expected_cost if self.ended else max(self.predicted_cost, self.expected_cost)
-        return self.start_tag + cost / self.spec.weight
+        return self.start_tag + self.cost / self.spec.weight
 
 
 def find_cycle_or_stranger(calls: Iterable[CallSpec]) -> str | None:

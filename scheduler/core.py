@@ -57,10 +57,10 @@ from scheduler.fairness import Fairness
 from scheduler.gps import ReferenceClock
 from scheduler.lease_book import LeaseBook, leading
 from scheduler.lifecycle import ADOPTABLE, CallState
-from scheduler.policies import create_policy
-from scheduler.policies.contract import Policy, WaitingCall
+from scheduler.policies.contract import Policy
 from scheduler.refusals import Gate
-from scheduler.settings import ClockMode, CoreSettings
+from scheduler.settings import ClockMode, CoreSettings, Flows
+from scheduler.tenants import choose_policy, order_of
 from scheduler.types import ApplicationSpec
 
 
@@ -83,7 +83,8 @@ class SchedulerCore:
         self.now_s = 0.0
         self.unfinished_calls = 0
         self.ready_calls = 0
-        self._cost = cost
+        self._operators_cost = cost
+        self._tenant_weights = dict(settings.tenant_weights)
         self._book = LeaseBook(epoch)
         self._gate = Gate(settings, self.applications, self._book.replicas)
         self._actions: list[Action] = []
@@ -100,6 +101,7 @@ class SchedulerCore:
         elapsed_s = max(0.0, now_s - self.now_s)
         self.now_s += elapsed_s
         self._actions = []
+        self.policy.advance(self.now_s)
         if self.settings.clock is ClockMode.CAPACITY:
             self._serve(elapsed_s * self.settings.nominal_iterations_per_s * self.pool_tokens)
         self._apply(event)
@@ -174,6 +176,11 @@ class SchedulerCore:
         return self._fairness.reference
 
     @property
+    def cost(self) -> CostModel:
+        """The cost function in which applications are measured: the policy's own, or else the operator's."""
+        return self.policy.cost or self._operators_cost
+
+    @property
     def audit(self) -> AuditBook:
         """The audit of the delay bound, to look at."""
         return self._fairness.audit
@@ -223,13 +230,24 @@ class SchedulerCore:
         self._application_count += 1
         arrival_s = self.now_s - begin.age_s
         application = Application(
-            spec, self._application_count, arrival_s, begin.start_tag, self._cost, begin.ended_cost
+            spec, self._application_count, arrival_s, begin.start_tag, self.cost, begin.ended_cost
         )
+        self._join_flow(application)
         self.applications[spec.application_id] = application
         self.unfinished_calls += application.unfinished_calls
         self._fairness.enter(application, self.now_s)
+        self.policy.application_arrived(application.facts())
         self._note_idleness(application)
         return application
+
+    def _join_flow(self, application: Application) -> None:
+        """Say as whom it takes part when a policy shares among flows."""
+        spec = application.spec
+        application.tenant_weight = self._tenant_weights.get(spec.tenant, 1.0)
+        if self.settings.flows is Flows.TENANTS:
+            application.flow, application.flow_weight = spec.tenant, application.tenant_weight
+        else:
+            application.flow, application.flow_weight = spec.application_id, spec.weight
 
     def _call_revealed(self, event: CallRevealed) -> None:
         refused = self._gate.call_refused(event, self.unfinished_calls)
@@ -272,6 +290,7 @@ class SchedulerCore:
         if application is None or call is None or call.announced or call.state is not CallState.BLOCKED:
             return
         call.announced = True
+        call.prefix = event.prefix
         call.prompt_tokens = max(event.prompt_tokens, 0)
         call.predicted_output_tokens = min(max(event.predicted_output_tokens, 1), call.max_output_tokens)
         application.reestimate(call)
@@ -291,10 +310,8 @@ class SchedulerCore:
     def _wait(self, application: Application, call: Call) -> None:
         call.move(CallState.READY)
         self.ready_calls += 1
-        self.policy.add(self._waiting(application, call))
-
-    def _waiting(self, application: Application, call: Call) -> WaitingCall:
-        return WaitingCall(call.key, call.ready_sequence, application.sequence, application.finish_tag)
+        call.facts = application.call_facts(call, self.now_s)
+        self.policy.add(call.facts)
 
     def _leave_queue(self, call: Call) -> None:
         if call.state is CallState.READY:
@@ -315,11 +332,17 @@ class SchedulerCore:
             self._abort(call)
         elif call.state is CallState.GRANTED:
             self._abort(call)
-            self._book.release(call)
+            self._release(call, finished=False)
             self._end(application, call, CallState.CANCELLED, reason)
         elif not call.ended and call.state is not CallState.STOPPING:
             self._leave_queue(call)
             self._end(application, call, CallState.CANCELLED, reason)
+
+    def _release(self, call: Call, *, finished: bool) -> None:
+        """A call's lease is over."""
+        assert call.facts is not None
+        self._book.release(call)
+        self.policy.ended(call.facts, call.output_tokens, finished)
 
     def _abort(self, call: Call) -> None:
         assert call.replica_id is not None
@@ -341,7 +364,9 @@ class SchedulerCore:
     def _end(self, application: Application, call: Call, state: CallState, reason: str) -> None:
         if call.replica_id is not None:
             self.audit.note_call(self.now_s, self.now_s - call.granted_s)
+        before = call.served_cost
         application.end_call(call, state, self.now_s, reason)
+        self._count_served(call.served_cost - before)
         self.unfinished_calls -= 1
         self._publish_call_end(call)
         if state is CallState.FINISHED:
@@ -379,9 +404,11 @@ class SchedulerCore:
         if application is None or call is None or replica is None or call.state not in ADOPTABLE:
             self._actions.append(Abort(event.replica_id, event.lease_id))  # what runs there, nobody waits for
         else:
-            self._leave_queue(call)
             if call.ready_sequence < 0:
                 self._take_place(call)
+            call.facts = call.facts or application.call_facts(call, self.now_s)
+            self.policy.granted(call.facts, replica.replica_id)
+            self._leave_queue(call)
             self._book.hold(replica, call, event.lease_id, self.now_s)
             call.move(CallState.RUNNING)
 
@@ -407,10 +434,10 @@ class SchedulerCore:
 
     def _let_go(self, call: Call, prompt_tokens: int, output_tokens: tuple[int, ...], state: CallState) -> None:
         application = self.applications[call.key.application_id]
-        self._book.release(call)
         if output_tokens:
             call.prompt_tokens = prompt_tokens
         call.output_tokens = output_tokens
+        self._release(call, finished=state is CallState.FINISHED)
         self._end(application, call, state, call.end_reason)
         self._retag(application, f"call {call.key.call_id} ended")
         self._complete_if_ended(application)
@@ -420,7 +447,7 @@ class SchedulerCore:
         if call is None:
             return
         application = self.applications[call.key.application_id]
-        self._book.release(call)
+        self._release(call, finished=False)
         if call.state is CallState.STOPPING:
             self._end(application, call, CallState.CANCELLED, event.reason)
             self._complete_if_ended(application)
@@ -435,7 +462,7 @@ class SchedulerCore:
     def _lose(self, call: Call, reason: str) -> None:
         """Take back a lease that brought no answer; the call returns to its place, or fails in the end."""
         application = self.applications[call.key.application_id]
-        self._book.release(call)
+        self._release(call, finished=False)
         if call.state is CallState.STOPPING:
             self._end(application, call, CallState.CANCELLED, reason)
             self._complete_if_ended(application)
@@ -445,6 +472,8 @@ class SchedulerCore:
             self._fail(application, call, message)
         else:
             call.output_tokens, call.replica_id = (), None
+            application.reestimate(call)
+            self.policy.application_changed(application.facts())
             self._wait(application, call)
 
     # ---- replicas
@@ -453,6 +482,7 @@ class SchedulerCore:
         if event.replica_id not in self.replicas:
             replica = Replica(event.replica_id, event.limits, self.settings.watermark)
             self._book.replicas[event.replica_id] = replica
+            self._tell_pool()
             self._engineless_since_s = None
 
     def _replica_left(self, event: ReplicaLeft) -> None:
@@ -463,6 +493,11 @@ class SchedulerCore:
             if lease_id in self.leases:
                 self._lose(self.leases[lease_id], event.reason)
         del self._book.replicas[event.replica_id]
+        self._tell_pool()
+
+    def _tell_pool(self) -> None:
+        sequences = sum(replica.limits.max_sequences for replica in self.replicas.values())
+        self.policy.pool_changed(self.pool_tokens, sequences)
 
     def _progress_reported(self, event: ProgressReported) -> None:
         replica = self.replicas.get(event.replica_id)
@@ -476,9 +511,13 @@ class SchedulerCore:
 
     def _progress(self, call: Call, output_tokens: tuple[int, ...]) -> None:
         application = self.applications[call.key.application_id]
+        assert call.facts is not None
         call.progress(output_tokens)
         self._book.refresh(call)
+        before = call.served_cost
         application.reestimate(call)
+        self._count_served(call.served_cost - before)
+        self.policy.progressed(call.facts, output_tokens)
         self._retag(application, f"call {call.key.call_id} outlives its prediction")
 
     def _capacity_offered(self, event: CapacityOffered) -> None:
@@ -492,18 +531,37 @@ class SchedulerCore:
             replica.offered_grants = 0
 
     def _settings_changed(self, event: SettingsChanged) -> None:
-        if event.policy != self.policy.name:
-            self._change_policy(create_policy(event.policy))
-        self.settings = self._gate.settings = event.settings
+        before, self.settings = self.settings, event.settings
+        self._gate.settings = event.settings
         for replica in self.replicas.values():
             replica.watermark = event.settings.watermark
+        self._tenant_weights = dict(event.settings.tenant_weights)
+        if event.policy != self.policy.name or order_of(before) != order_of(event.settings):
+            self._change_policy(choose_policy(event.policy, event.settings))
 
     def _change_policy(self, policy: Policy) -> None:
-        self.policy = policy
+        """Tell a policy what is there, and let it decide from here on."""
+        cost, self.policy = self.cost, policy
+        policy.advance(self.now_s)
+        self._tell_pool()
+        for application in self.applications.values():
+            self._join_flow(application)
+            if self.cost is not cost:
+                application.measure_in(self.cost, self.virtual_time)
+                self._fairness.retag(application, self.now_s, f"policy {policy.name} counts another cost")
+            policy.application_arrived(application.facts())
         for application in self.applications.values():
             for call in application.calls.values():
-                if call.state is CallState.READY:
-                    policy.add(self._waiting(application, call))
+                self._introduce(application, call)
+
+    def _introduce(self, application: Application, call: Call) -> None:
+        if call.state is CallState.READY:
+            call.facts = application.call_facts(call, self.now_s)
+            self.policy.add(call.facts)
+        elif call.replica_id is not None and call.lease_id is not None:
+            call.facts = application.call_facts(call, self.now_s)
+            self.policy.granted(call.facts, call.replica_id)
+            self.policy.progressed(call.facts, call.output_tokens)
 
     # ---- who runs next
 
@@ -517,7 +575,7 @@ class SchedulerCore:
                 refused = self._gate.cannot_fit(call.key.call_id, call.prompt_tokens)
                 self._refuse_call(application, call, *refused)
                 continue
-            replica = self.roomiest_replica(call)
+            replica = self._book.preferred_replica(call, self.policy.preferred_replica(key))
             if replica is None:
                 break
             self._grant(application, call, replica)
@@ -526,26 +584,35 @@ class SchedulerCore:
             self.replicas[replica_id].offered_grants = 0
 
     def _grant(self, application: Application, call: Call, replica: Replica) -> None:
+        assert call.facts is not None
+        priority = self.policy.priority(call.facts)
+        self.policy.granted(call.facts, replica.replica_id)
         self._leave_queue(call)
         call.move(CallState.GRANTED)
         lease_id = self._book.reserve(replica, call, self.now_s)
-        priority = self.policy.priority(self._waiting(application, call))
-        self._actions.append(Grant(replica.replica_id, *call.key, lease_id, self.epoch, priority))
+        in_order = self._book.granted if priority is None else priority
+        self._actions.append(Grant(replica.replica_id, *call.key, lease_id, self.epoch, in_order))
 
     # ---- the clock and the tags
 
     def _advance_clock(self, event: ProgressReported, replica: Replica) -> None:
-        if self.settings.clock is ClockMode.SERVICE:
+        if self.settings.clock is ClockMode.SERVICE and self.cost is memory_cost:
             self._serve(event.served_token_iterations)
         elif self.settings.clock is ClockMode.ITERATION:
             self._serve(event.iterations * replica.limits.pool_tokens)
 
+    def _count_served(self, cost: float) -> None:
+        """Under a cost function that engines do not count in, service is what calls were seen to make."""
+        if self.settings.clock is ClockMode.SERVICE and self.cost is not memory_cost:
+            self._serve(cost)
+
     def _serve(self, service: float) -> None:
         self._fairness.serve(self.now_s, service * self.settings.clock_rate)
+        self.policy.served(service * self.settings.clock_rate)
 
     def _retag(self, application: Application, reason: str) -> None:
-        if self._fairness.retag(application, self.now_s, reason):
-            self.policy.retag(application.application_id, application.finish_tag)
+        self._fairness.retag(application, self.now_s, reason)
+        self.policy.application_changed(application.facts())
 
     # ---- the end of an application
 
@@ -557,6 +624,7 @@ class SchedulerCore:
             return
         del self.applications[application.application_id]
         self._idle_applications.pop(application.application_id, None)
+        self.policy.application_left(application.facts())
         self._fairness.complete(application, self._book.longest_running_s(self.now_s))
         if not self.applications:
             self._fairness.end_busy_period(self.now_s)

@@ -15,8 +15,8 @@ from typing import Any, get_args
 from scheduler.actions import Action
 from scheduler.core import SchedulerCore
 from scheduler.events import ApplicationArrived, CallRevealed, Event, ReplicaJoined, Resumption, SettingsChanged
-from scheduler.policies import create_policy
-from scheduler.settings import ClockMode, CoreSettings
+from scheduler.settings import ClockMode, CoreSettings, Flows
+from scheduler.tenants import choose_policy
 from scheduler.types import ApplicationSpec, CallSpec, EngineLimits
 
 FORMAT = 1
@@ -48,7 +48,7 @@ class LogHeader:
     def create_core(self) -> SchedulerCore:
         """A core in the state in which the log begins."""
         return SchedulerCore(
-            self.settings, create_policy(self.policy), epoch=self.epoch, virtual_time=self.virtual_time
+            self.settings, choose_policy(self.policy, self.settings), epoch=self.epoch, virtual_time=self.virtual_time
         )
 
 
@@ -106,7 +106,8 @@ def _read_reveal(event: type[CallRevealed], document: dict[str, Any]) -> CallRev
 
 
 def _read_settings(document: dict[str, Any]) -> CoreSettings:
-    return CoreSettings(**{**document, "clock": ClockMode(document["clock"])})
+    plain = {name: _frozen(value) for name, value in document.items()}
+    return CoreSettings(**{**plain, "clock": ClockMode(plain["clock"]), "flows": Flows(plain["flows"])})
 
 
 def _read_settings_change(event: type[SettingsChanged], document: dict[str, Any]) -> SettingsChanged:

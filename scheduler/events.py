@@ -43,12 +43,17 @@ class CallRevealed:
 
 @dataclass(frozen=True, slots=True)
 class CallReady:
-    """A call's prompt is complete. It waits for a grant as soon as the calls that it comes after have finished."""
+    """A call's prompt is complete. It waits for a grant as soon as the calls that it comes after have finished.
+
+    `prefix` has a hash for each leading block of the prompt, each covering all blocks before it; equal hashes mean
+    equal beginnings. Empty when nobody asks for them.
+    """
 
     application_id: str
     call_id: str
     prompt_tokens: int
     predicted_output_tokens: int
+    prefix: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

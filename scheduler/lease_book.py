@@ -22,7 +22,7 @@ class LeaseBook:
         self.replicas: dict[str, Replica] = {}
         self.leases: dict[str, Call] = {}
         self.reserved_s: dict[str, float] = {}
-        self._count = 0
+        self.granted = 0
 
     @property
     def pool_tokens(self) -> int:
@@ -36,10 +36,17 @@ class LeaseBook:
         by_room = sorted(waiting, key=lambda r: (r.held_tokens - r.limits.pool_tokens, r.replica_id))
         return next((r for r in by_room if r.can_ever_hold(call.prompt_tokens) and r.fits(holding)), None)
 
+    def preferred_replica(self, call: Call, preferred: str | None) -> Replica | None:
+        """The preferred replica if it waits and has room for the call, otherwise the roomiest."""
+        replica = None if preferred is None else self.replicas.get(preferred)
+        if replica is None or replica.offered_grants < 1 or not replica.can_ever_hold(call.prompt_tokens):
+            return self.roomiest_replica(call)
+        return replica if replica.fits(_holding(call)) else self.roomiest_replica(call)
+
     def reserve(self, replica: Replica, call: Call, now_s: float) -> str:
         """Use one grant of the replica's offer for a call; returns the lease."""
-        self._count += 1
-        lease_id = f"{self.epoch}-{self._count}"
+        self.granted += 1
+        lease_id = f"{self.epoch}-{self.granted}"
         replica.offered_grants -= 1
         self.reserved_s[lease_id] = now_s
         self.hold(replica, call, lease_id, now_s)

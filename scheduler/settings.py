@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from scheduler.types import MAX_WEIGHT, MIN_WEIGHT
+
 
 class ClockMode(StrEnum):
     """What moves virtual time."""
@@ -17,10 +19,20 @@ class ClockMode(StrEnum):
     """M times the nominal iterations a second, as the paper has it."""
 
 
+class Flows(StrEnum):
+    """Among whom a policy that shares among flows shares."""
+
+    APPLICATIONS = "applications"
+    TENANTS = "tenants"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreSettings:
     """Limits and choices of one scheduler.
 
+    `policy_options` are the policy's own (name, value) pairs. `flows` says among whom a policy shares that shares
+    among flows; any other policy stands under the tenant level (`scheduler.tenants`) while `tenant_level` is set.
+    `tenant_weights` are (tenant, weight) pairs; a tenant that is not named weighs 1.
     `clock_rate` speeds virtual time up: above 1 a large application waits less and small ones pay for it.
     `watermark` is the part of each pool that admission leaves free for growth. `max_calls` bounds the calls that
     have not ended, `max_applications` the applications. A lease that nobody uses returns after
@@ -28,6 +40,10 @@ class CoreSettings:
     `open_idle_s`; calls wait `engine_wait_s` for a first replica. Raises ValueError on values out of range.
     """
 
+    policy_options: tuple[tuple[str, int | float | str], ...] = ()
+    flows: Flows = Flows.APPLICATIONS
+    tenant_level: bool = True
+    tenant_weights: tuple[tuple[str, float], ...] = ()
     clock: ClockMode = ClockMode.SERVICE
     clock_rate: float = 1.0
     nominal_iterations_per_s: float = 40.0
@@ -43,6 +59,9 @@ class CoreSettings:
         for name in ("clock_rate", "nominal_iterations_per_s", "reservation_timeout_s", "open_idle_s"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must be positive and finite, got {getattr(self, name)}")
+        for tenant, weight in self.tenant_weights:
+            if not MIN_WEIGHT <= weight <= MAX_WEIGHT:
+                raise ValueError(f"weight of {tenant!r} must lie in [{MIN_WEIGHT}, {MAX_WEIGHT}], got {weight}")
         if not 0 <= self.watermark < 1:
             raise ValueError(f"watermark must lie in [0, 1), got {self.watermark}")
         if not 0 <= self.engine_wait_s < float("inf"):

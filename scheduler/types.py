@@ -14,6 +14,7 @@ MAX_TOKENS = 2**31 - 1
 MAX_WEIGHT = 1e6
 MIN_WEIGHT = 1e-6
 MAX_COST = 1e18
+MAX_TIME_S = 1e9
 
 
 class CallKey(NamedTuple):
@@ -28,7 +29,9 @@ class CallSpec:
     """One LLM inference: a prompt of p tokens answered by n sequences of d tokens each.
 
     `prompt_tokens` and `predicted_output_tokens` are estimates until the call is ready. `max_output_tokens` is
-    the hard stop of the engine. Raises ValueError when a number lies outside its limits or `after` repeats a name.
+    the hard stop of the engine. `true_output_tokens`, which only a simulation can know, is for policies that are told
+    the truth in order to show what predictions cost. Raises ValueError when a number lies outside its limits or
+    `after` repeats a name.
     """
 
     call_id: str
@@ -37,6 +40,7 @@ class CallSpec:
     max_output_tokens: int
     sequences: int = 1
     after: tuple[str, ...] = ()
+    true_output_tokens: int | None = None
 
     def __post_init__(self) -> None:
         _require_between("prompt_tokens", self.prompt_tokens, 0, MAX_TOKENS)
@@ -52,8 +56,9 @@ class ApplicationSpec:
     """One run of an agent, as it is known at its arrival.
 
     `predicted_cost` is in token-iterations; None takes the sum over `calls`. An `open` application may reveal
-    further calls until it is closed. Raises ValueError on a weight outside [1e-6, 1e6] or a cost that is not
-    finite and positive.
+    further calls until it is closed. `deadline_s` counts from its arrival, `period_s` is how often such a run comes;
+    only policies of deadlines look at them. Raises ValueError on a weight outside [1e-6, 1e6], or a cost, deadline or
+    period that is not finite and positive.
     """
 
     application_id: str
@@ -63,12 +68,16 @@ class ApplicationSpec:
     weight: float = 1.0
     predicted_cost: float | None = None
     open: bool = False
+    deadline_s: float | None = None
+    period_s: float | None = None
 
     def __post_init__(self) -> None:
         if not MIN_WEIGHT <= self.weight <= MAX_WEIGHT:
             raise ValueError(f"weight must lie in [{MIN_WEIGHT}, {MAX_WEIGHT}], got {self.weight}")
-        if self.predicted_cost is not None and not 0 < self.predicted_cost <= MAX_COST:
-            raise ValueError(f"predicted_cost must lie in (0, {MAX_COST}], got {self.predicted_cost}")
+        for name, most in (("predicted_cost", MAX_COST), ("deadline_s", MAX_TIME_S), ("period_s", MAX_TIME_S)):
+            value = getattr(self, name)
+            if value is not None and not 0 < value <= most:
+                raise ValueError(f"{name} must lie in (0, {most}], got {value}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,8 +28,8 @@ from scheduler.events import (
     ProgressReported,
     ReplicaJoined,
 )
-from scheduler.policies import create_policy
 from scheduler.settings import CoreSettings
+from scheduler.tenants import choose_policy
 from scheduler.types import ApplicationSpec, CallSpec, EngineLimits
 
 A = TypeVar("A", Abort, Grant, PublishAudit, PublishCallEnd, PublishCompletion, PublishTag, Reject)
@@ -66,7 +66,8 @@ class Bench:
 
     def __init__(self, policy: str = "justitia", *, check_each: bool = True, **settings: Any) -> None:
         self.check_each = check_each
-        self.core = SchedulerCore(CoreSettings(**settings), create_policy(policy))
+        core_settings = CoreSettings(**settings)
+        self.core = SchedulerCore(core_settings, choose_policy(policy, core_settings))
         self.now_s = 0.0
         self.actions: list[Action] = []
         self.last: list[Action] = []

@@ -7,7 +7,7 @@ its old place.
 from __future__ import annotations
 
 from scheduler.finish_heap import FinishHeap
-from scheduler.policies.contract import Policy, WaitingCall, bounded_priority
+from scheduler.policies.contract import CallFacts, Policy, bounded_priority
 from scheduler.types import CallKey
 
 
@@ -21,7 +21,7 @@ class Fcfs(Policy):
     def __init__(self) -> None:
         self._waiting: FinishHeap[CallKey] = FinishHeap()
 
-    def add(self, call: WaitingCall) -> None:
+    def add(self, call: CallFacts) -> None:
         self._waiting.set(call.key, 0.0, call.ready_sequence)
 
     def remove(self, key: CallKey) -> None:
@@ -30,5 +30,5 @@ class Fcfs(Policy):
     def head(self) -> CallKey | None:
         return self._waiting.peek()
 
-    def priority(self, call: WaitingCall) -> int:
+    def priority(self, call: CallFacts) -> int:
         return bounded_priority(call.ready_sequence)

@@ -43,8 +43,8 @@ from scheduler.events import (
 )
 from scheduler.explain import explain, overview
 from scheduler.lifecycle import CallState
-from scheduler.policies import create_policy
 from scheduler.settings import ClockMode, CoreSettings
+from scheduler.tenants import choose_policy
 from scheduler.types import ApplicationSpec, CallSpec
 from tests.scheduling import application, call, clean_state, limits
 
@@ -105,7 +105,7 @@ class World(RuleBasedStateMachine):
             open_idle_s=20,
             engine_wait_s=30,
         )
-        self.core = SchedulerCore(self.settings, create_policy(self.policy), epoch=7)
+        self.core = SchedulerCore(self.settings, choose_policy(self.policy, self.settings), epoch=7)
         self.now_s = 0.0
         self.lines = [LogHeader(self.settings, self.policy, 7, 0.0).to_json()]
         self.told: list[list[Action]] = []

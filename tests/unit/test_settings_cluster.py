@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from cluster.settings import SchedulerSettings, load_changed_settings, load_settings
-from scheduler.settings import ClockMode, CoreSettings
+from scheduler.settings import ClockMode, CoreSettings, Flows
 from serve_app.settings import IngressSettings, ServingSettings
 
 
@@ -25,6 +25,10 @@ def test_what_is_read_once_cannot_stand_in_what_changes_in_place() -> None:
 
 def test_every_setting_of_the_core_can_be_set() -> None:
     changed: dict[str, Any] = {
+        "policy_options": {},
+        "flows": "tenants",
+        "tenant_level": False,
+        "tenant_weights": {"gold": 4.0},
         "clock": "iteration",
         "clock_rate": 1.5,
         "nominal_iterations_per_s": 20.0,
@@ -37,7 +41,13 @@ def test_every_setting_of_the_core_can_be_set() -> None:
         "engine_wait_s": 10.0,
     }
     assert set(changed) == set(CoreSettings.__dataclass_fields__)
-    assert load_settings(changed).core() == CoreSettings(**{**changed, "clock": ClockMode.ITERATION})
+    read = {
+        "policy_options": (),
+        "flows": Flows.TENANTS,
+        "tenant_weights": (("gold", 4.0),),
+        "clock": ClockMode.ITERATION,
+    }
+    assert load_settings(changed).core() == CoreSettings(**{**changed, **read})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,260 @@
+"""The tenant level: tenants share by weight, and inside each of them a policy orders what is its own.
+
+A tenant's applications compete for the tenant's share and nobody else's, so that many ids, many small applications or
+one application cut into pieces gain a tenant nothing against others. It is a start-time account a tenant, over a GPS
+reference of its own among tenants (virtual time V):
+
+- An application that arrives at a tenant which the reference has served in full puts the account at V: nothing is
+  saved up by asking for nothing.
+- Each call that is granted moves the account A by its predicted cost over the tenant's weight W; what it truly cost
+  corrects that at its end.
+- The tenant stands in the order with F = A + (cost of its first application that is not granted yet)/W, smallest
+  first; its first application is the one whose call the tenant's own policy names. Equal tags go in order of arrival.
+
+While a tenant runs one application after another this is S = max(V, F_prev), F = S + C/W, as in weighted fair queueing
+(Parekh and Gallager 1993). With one application a tenant F never moves by a grant, and the order is that of flat
+Justitia (`tests/property/test_tenants.py`). A tenant with work of its own and the others' in the system gets its share
+by weight whatever others do, up to one longest application (same file).
+
+Laws: V never falls; a tenant is kept while it has an application or the reference has not served it in full.
+All operations are O(log n), except that `advance` visits every waiting tenant under a policy that ages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from scheduler.cost import CostModel, memory_cost
+from scheduler.finish_heap import FinishHeap
+from scheduler.gps import ReferenceClock, ReferenceFinish
+from scheduler.policies import create_policy
+from scheduler.policies.contract import ApplicationFacts, CallFacts, Policy, bounded_priority
+from scheduler.settings import CoreSettings
+from scheduler.types import CallKey
+
+
+@dataclass(slots=True)
+class _Application:
+    """What the level keeps of an application: its cost, and how much of it was charged by grants."""
+
+    facts: ApplicationFacts
+    charged: float = 0.0
+    charges: dict[CallKey, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Tenant:
+    """One tenant: `account` is A, `served_at` the V at which the reference will have served all that it asked for."""
+
+    number: int
+    weight: float
+    policy: Policy
+    account: float
+    served_at: float
+    applications: int = 0
+
+
+class TenantLevel(Policy):
+    """Any policy, once for each tenant, under fair sharing among tenants."""
+
+    paper = "Parekh and Gallager (1993)"
+
+    def __init__(self, create: Callable[[], Policy], cost: CostModel = memory_cost) -> None:
+        pattern = create()
+        self.name, self.summary, self.needs = pattern.name, pattern.summary, pattern.needs
+        self.ages, self.cost = pattern.ages, pattern.cost
+        self._create = create
+        self._count_cost = pattern.cost or cost
+        self._reference = ReferenceClock(0.0)
+        self._tenants: dict[str, _Tenant] = {}
+        self._names: dict[int, str] = {}
+        self._applications: dict[str, _Application] = {}
+        self._waiting: FinishHeap[str] = FinishHeap()
+        self._tenant_count = 0
+        self._now_s = 0.0
+        self._pool = (0, 0)
+
+    # ---- the question
+
+    def head(self) -> CallKey | None:
+        tenant = self._waiting.peek()
+        return None if tenant is None else self._tenants[tenant].policy.head()
+
+    def priority(self, call: CallFacts) -> int | None:
+        """A lone tenant's policy says it; beside others it is the tenant's tag with this call's application first."""
+        if len(self._tenants) == 1:
+            return self._tenants[call.application.tenant].policy.priority(call)
+        tenant, application = self._tenants[call.application.tenant], self._applications[call.key.application_id]
+        return bounded_priority(_tag(tenant, application))
+
+    def preferred_replica(self, key: CallKey) -> str | None:
+        return self._tenants[self._applications[key.application_id].facts.tenant].policy.preferred_replica(key)
+
+    # ---- the queue
+
+    def add(self, call: CallFacts) -> None:
+        application = self._applications[call.key.application_id]
+        self._charge(call, 0.0)  # of a call that was lost nothing is left
+        self._policy_of(application).add(call)
+        self._place(application.facts.tenant)
+
+    def remove(self, key: CallKey) -> None:
+        application = self._applications.get(key.application_id)
+        if application is not None:
+            self._policy_of(application).remove(key)
+            self._place(application.facts.tenant)
+
+    # ---- facts
+
+    def advance(self, now_s: float) -> None:
+        self._now_s = now_s
+        if self.ages:
+            for tenant in list(self._waiting):
+                self._tenants[tenant].policy.advance(now_s)
+                self._place(tenant)
+
+    def pool_changed(self, pool_tokens: int, sequences: int) -> None:
+        self._pool = (pool_tokens, sequences)
+        for name, tenant in self._tenants.items():
+            tenant.policy.pool_changed(pool_tokens, sequences)
+            self._place(name)
+
+    def served(self, service: float) -> None:
+        self._forget(self._reference.advance(self._now_s, service))
+
+    def application_arrived(self, application: ApplicationFacts) -> None:
+        name = application.tenant
+        tenant = self._tenants.get(name) or self._meet(name, application)
+        self._start_anew_if_served(tenant)
+        tenant.applications += 1
+        served = application.predicted_cost - application.remaining_cost  # before this policy was chosen
+        self._applications[application.application_id] = _Application(application, served)
+        self._owe(tenant, application.remaining_cost)
+        self._inner(tenant).application_arrived(application)
+
+    def application_changed(self, application: ApplicationFacts) -> None:
+        known = self._applications.get(application.application_id)
+        if known is None:
+            return
+        tenant, before = self._tenants[application.tenant], known.facts
+        if application.start_tag > before.start_tag:  # it had been served in full and asks for more
+            self._start_anew_if_served(tenant)
+        known.facts = application
+        if application.predicted_cost != before.predicted_cost:
+            self._owe(tenant, application.predicted_cost - before.predicted_cost)
+        self._inner(tenant).application_changed(application)
+        self._place(application.tenant)
+
+    def application_left(self, application: ApplicationFacts) -> None:
+        self.application_changed(application)
+        known = self._applications.pop(application.application_id, None)
+        if known is None:
+            return
+        tenant = self._tenants[application.tenant]
+        tenant.account += (application.predicted_cost - known.charged) / tenant.weight
+        tenant.applications -= 1
+        self._inner(tenant).application_left(application)
+        self._place(application.tenant)
+        if not self._applications:
+            self._forget(self._reference.drain(self._now_s))
+        if application.tenant in self._tenants and tenant.number not in self._reference:
+            self._forget([ReferenceFinish(tenant.number, self._now_s)])
+
+    def granted(self, call: CallFacts, replica_id: str) -> None:
+        self._charge(call, call.predicted_cost(self._count_cost))
+        self._policy_of(self._applications[call.key.application_id]).granted(call, replica_id)
+
+    def progressed(self, call: CallFacts, output_tokens: tuple[int, ...]) -> None:
+        application = self._applications[call.key.application_id]
+        self._policy_of(application).progressed(call, output_tokens)
+        self._place(application.facts.tenant)
+
+    def ended(self, call: CallFacts, output_tokens: tuple[int, ...], finished: bool) -> None:
+        application = self._applications[call.key.application_id]
+        self._charge(call, self._count_cost(call.prompt_tokens, output_tokens) if any(output_tokens) else 0.0)
+        if finished:
+            application.charges.pop(call.key, None)
+        self._policy_of(application).ended(call, output_tokens, finished)
+        self._place(application.facts.tenant)
+
+    # ---- inside
+
+    def _meet(self, name: str, application: ApplicationFacts) -> _Tenant:
+        self._tenant_count += 1
+        policy = self._create()
+        policy.advance(self._now_s)
+        policy.pool_changed(*self._pool)
+        virtual_time = self._reference.virtual_time
+        tenant = _Tenant(self._tenant_count, application.tenant_weight, policy, virtual_time, virtual_time)
+        self._tenants[name] = tenant
+        self._names[tenant.number] = name
+        return tenant
+
+    def _start_anew_if_served(self, tenant: _Tenant) -> None:
+        """S = max(V, F_prev): what V passed while the tenant asked for nothing is gone."""
+        passed = max(0.0, self._reference.virtual_time - tenant.served_at)
+        tenant.account += passed
+        tenant.served_at += passed
+
+    def _owe(self, tenant: _Tenant, cost: float) -> None:
+        """The tenant asks for so much more (or less)."""
+        tenant.served_at += cost / tenant.weight
+        self._reference.place(tenant.number, tenant.served_at, tenant.weight)
+
+    def _charge(self, call: CallFacts, cost: float) -> None:
+        """Let this be what was charged for a call."""
+        application = self._applications[call.key.application_id]
+        tenant = self._tenants[application.facts.tenant]
+        difference = cost - application.charges.pop(call.key, 0.0)
+        if cost:
+            application.charges[call.key] = cost
+        application.charged += difference
+        tenant.account += difference / tenant.weight
+
+    def _policy_of(self, application: _Application) -> Policy:
+        return self._inner(self._tenants[application.facts.tenant])
+
+    def _inner(self, tenant: _Tenant) -> Policy:
+        """A tenant's policy, which knows what time it is."""
+        tenant.policy.advance(self._now_s)
+        return tenant.policy
+
+    def _place(self, name: str) -> None:
+        """Put a tenant where its first application belongs."""
+        tenant = self._tenants[name]
+        key = tenant.policy.head()
+        if key is None:
+            self._waiting.discard(name)
+        else:
+            first = self._applications[key.application_id]
+            self._waiting.set(name, _tag(tenant, first), first.facts.sequence)
+
+    def _forget(self, finishes: list[ReferenceFinish]) -> None:
+        """Forget tenants that the reference has served in full and that have no application."""
+        for finish in finishes:
+            name = self._names[finish.application]
+            if not self._tenants[name].applications:
+                del self._tenants[name], self._names[finish.application]
+
+
+def _tag(tenant: _Tenant, application: _Application) -> float:
+    """F: the tenant's account once all of this application is granted."""
+    return tenant.account + (application.facts.predicted_cost - application.charged) / tenant.weight
+
+
+def choose_policy(name: str, settings: CoreSettings) -> Policy:
+    """The policy that these settings ask for, under the tenant level unless it shares among flows by itself.
+
+    Raises ValueError for a name or an option that is not known (`scheduler.policies.create_policy`).
+    """
+    options = dict(settings.policy_options)
+    policy = create_policy(name, options)
+    if policy.shares_among_flows or not settings.tenant_level:
+        return policy
+    return TenantLevel(lambda: create_policy(name, options))
+
+
+def order_of(settings: CoreSettings) -> tuple[object, ...]:
+    """What of the settings decides the order of calls, beside the policy's name."""
+    return settings.policy_options, settings.flows, settings.tenant_level, settings.tenant_weights
