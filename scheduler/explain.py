@@ -37,6 +37,8 @@ def overview(core: SchedulerCore) -> dict[str, Any]:
 def explain(core: SchedulerCore, application_id: str) -> dict[str, Any] | None:
     """Why an application waits or runs, who is ahead of it; None when it is not in the system.
 
+    Who is ahead is known under a policy that orders by finish tags: applications of the same tenant with smaller ones.
+
     Costs are token-iterations. `reference_service_left` is what the reference must still deliver to active
     applications, in all, before it has served this one in full.
     """
@@ -80,10 +82,17 @@ def _count(application: Application, state: CallState) -> int:
 
 
 def _ahead(core: SchedulerCore, application: Application) -> list[Application]:
-    """Applications with an unfinished call and a smaller tag, in order of their tags."""
+    """Applications of its tenant with an unfinished call and a smaller tag, in order of their tags."""
+    if not core.policy.orders_by_tag:
+        return []
     place = (application.finish_tag, application.sequence)
-    others = [a for a in core.applications.values() if a.unfinished_calls and (a.finish_tag, a.sequence) < place]
-    return sorted(others, key=lambda other: (other.finish_tag, other.sequence))
+    others = [
+        other
+        for other in core.applications.values()
+        if other.unfinished_calls and other.spec.tenant == application.spec.tenant
+    ]
+    ahead = [other for other in others if (other.finish_tag, other.sequence) < place]
+    return sorted(ahead, key=lambda other: (other.finish_tag, other.sequence))
 
 
 def _why(core: SchedulerCore, application: Application, ahead: int) -> str:
@@ -92,6 +101,9 @@ def _why(core: SchedulerCore, application: Application, ahead: int) -> str:
     if _count(application, CallState.READY) == 0:
         return "nothing waits: its calls run, or wait for calls that they come after, or for the application itself"
     head = core.policy.head()
-    if head is not None and head.application_id == application.application_id:
+    assert head is not None
+    if head.application_id == application.application_id:
         return "it is first in the order; its next call waits until a replica has room for it"
-    return f"{ahead} applications come before it in the order of finish tags"
+    if core.policy.orders_by_tag and ahead:
+        return f"{ahead} applications come before it in the order of finish tags"
+    return f"policy {core.policy.name} ({core.policy.summary}) has application {head.application_id} go first"

@@ -20,9 +20,11 @@ _SPARE_ENTRIES = 64
 class FinishHeap(Generic[K]):
     """Keys by (rank, sequence), smallest first."""
 
+    __slots__ = ("_entries", "_live")
+
     def __init__(self) -> None:
         self._entries: list[tuple[float, int, K]] = []
-        self._live: dict[K, tuple[float, int]] = {}
+        self._live: dict[K, tuple[float, int, K]] = {}
 
     def __len__(self) -> int:
         return len(self._live)
@@ -42,38 +44,41 @@ class FinishHeap(Generic[K]):
         """Insert the key or move it. Raises ValueError for a rank that is not a number."""
         if rank != rank:
             raise ValueError(f"rank of {key!r} is not a number")
-        self._live[key] = (rank, sequence)
-        heapq.heappush(self._entries, (rank, sequence, key))
-        self._compact()
+        entry = (rank, sequence, key)
+        if self._live.get(key) == entry:
+            return
+        self._live[key] = entry
+        heapq.heappush(self._entries, entry)
+        self._compact_if_sparse()
 
     def discard(self, key: K) -> None:
         """Remove the key if it is there."""
         if self._live.pop(key, None) is not None:
-            self._compact()
+            self._compact_if_sparse()
 
     def peek(self) -> K | None:
         """The smallest key, or None when there is none."""
-        self._drop_stale()
-        return self._entries[0][2] if self._entries else None
+        entries, live = self._entries, self._live
+        while entries:
+            entry = entries[0]
+            if live.get(entry[2]) is entry:
+                return entry[2]
+            heapq.heappop(entries)  # left behind
+        return None
 
     def pop(self) -> K:
         """Remove and return the smallest key; IndexError when there is none."""
-        self._drop_stale()
+        self.peek()
         key = heapq.heappop(self._entries)[2]
         del self._live[key]
-        self._compact()
+        self._compact_if_sparse()
         return key
 
     def sorted(self) -> list[K]:
         """All live keys, smallest first; O(n log n)."""
-        return sorted(self._live, key=self._live.__getitem__)
+        return [key for _, _, key in sorted(self._live.values())]
 
-    def _drop_stale(self) -> None:
-        while self._entries and self._live.get(self._entries[0][2]) != self._entries[0][:2]:
-            heapq.heappop(self._entries)
-
-    def _compact(self) -> None:
-        if len(self._entries) <= 2 * len(self._live) + _SPARE_ENTRIES:
-            return
-        self._entries = [(rank, sequence, key) for key, (rank, sequence) in self._live.items()]
-        heapq.heapify(self._entries)
+    def _compact_if_sparse(self) -> None:
+        if len(self._entries) > 2 * len(self._live) + _SPARE_ENTRIES:
+            self._entries = list(self._live.values())
+            heapq.heapify(self._entries)

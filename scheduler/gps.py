@@ -37,7 +37,8 @@ class Course:
     V moves evenly between two points. When V reached a value is known for values above the first point's.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_points: int) -> None:
+        self._max_points = max_points
         self._times_s: list[float] = []
         self._values: list[float] = []
 
@@ -48,7 +49,7 @@ class Course:
             return
         self._times_s.append(now_s)
         self._values.append(virtual_time)
-        if len(self._values) > MAX_COURSE_POINTS:
+        if len(self._values) > self._max_points:
             self._times_s, self._values = self._times_s[::2], self._values[::2]
 
     def reached_at_s(self, value: float, now_s: float) -> float:
@@ -62,15 +63,15 @@ class Course:
 
 
 class ReferenceClock:
-    """V, and who is still served by the reference."""
+    """V, and who is still served by the reference; of the course of V it remembers at most `course_points` points."""
 
-    def __init__(self, virtual_time: float = 0.0) -> None:
+    def __init__(self, virtual_time: float = 0.0, course_points: int = MAX_COURSE_POINTS) -> None:
         self.virtual_time = virtual_time
         self._tags: FinishHeap[int] = FinishHeap()
         self._weights: dict[int, float] = {}
         self._active_weight = 0.0
         self._advanced_to_s = 0.0
-        self._course = Course()
+        self._course = Course(course_points)
 
     def __contains__(self, application: int) -> bool:
         return application in self._tags

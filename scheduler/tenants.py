@@ -17,7 +17,8 @@ Justitia (`tests/property/test_tenants.py`). A tenant with work of its own and t
 by weight whatever others do, up to one longest application (same file).
 
 Laws: V never falls; a tenant is kept while it has an application or the reference has not served it in full.
-All operations are O(log n), except that `advance` visits every waiting tenant under a policy that ages.
+A tenant that a fact concerns is put in its place when the head is asked for. All operations are O(log n), except that
+`head` visits every waiting tenant, once a moment, under a policy that ages.
 """
 
 from __future__ import annotations
@@ -63,14 +64,15 @@ class TenantLevel(Policy):
     def __init__(self, create: Callable[[], Policy], cost: CostModel = memory_cost) -> None:
         pattern = create()
         self.name, self.summary, self.needs = pattern.name, pattern.summary, pattern.needs
-        self.ages, self.cost = pattern.ages, pattern.cost
+        self.ages, self.cost, self.orders_by_tag = pattern.ages, pattern.cost, pattern.orders_by_tag
         self._create = create
         self._count_cost = pattern.cost or cost
-        self._reference = ReferenceClock(0.0)
+        self._reference = ReferenceClock(0.0, course_points=2)  # nobody asks when V was where
         self._tenants: dict[str, _Tenant] = {}
         self._names: dict[int, str] = {}
         self._applications: dict[str, _Application] = {}
         self._waiting: FinishHeap[str] = FinishHeap()
+        self._unplaced: set[str] = set()
         self._tenant_count = 0
         self._now_s = 0.0
         self._pool = (0, 0)
@@ -78,6 +80,8 @@ class TenantLevel(Policy):
     # ---- the question
 
     def head(self) -> CallKey | None:
+        while self._unplaced:
+            self._place(self._unplaced.pop())
         tenant = self._waiting.peek()
         return None if tenant is None else self._tenants[tenant].policy.head()
 
@@ -97,28 +101,26 @@ class TenantLevel(Policy):
         application = self._applications[call.key.application_id]
         self._charge(call, 0.0)  # of a call that was lost nothing is left
         self._policy_of(application).add(call)
-        self._place(application.facts.tenant)
+        self._unplaced.add(application.facts.tenant)
 
     def remove(self, key: CallKey) -> None:
         application = self._applications.get(key.application_id)
         if application is not None:
             self._policy_of(application).remove(key)
-            self._place(application.facts.tenant)
+            self._unplaced.add(application.facts.tenant)
 
     # ---- facts
 
     def advance(self, now_s: float) -> None:
         self._now_s = now_s
         if self.ages:
-            for tenant in list(self._waiting):
-                self._tenants[tenant].policy.advance(now_s)
-                self._place(tenant)
+            self._unplaced.update(self._waiting)
 
     def pool_changed(self, pool_tokens: int, sequences: int) -> None:
         self._pool = (pool_tokens, sequences)
         for name, tenant in self._tenants.items():
             tenant.policy.pool_changed(pool_tokens, sequences)
-            self._place(name)
+            self._unplaced.add(name)
 
     def served(self, service: float) -> None:
         self._forget(self._reference.advance(self._now_s, service))
@@ -144,7 +146,7 @@ class TenantLevel(Policy):
         if application.predicted_cost != before.predicted_cost:
             self._owe(tenant, application.predicted_cost - before.predicted_cost)
         self._inner(tenant).application_changed(application)
-        self._place(application.tenant)
+        self._unplaced.add(application.tenant)
 
     def application_left(self, application: ApplicationFacts) -> None:
         self.application_changed(application)
@@ -155,7 +157,7 @@ class TenantLevel(Policy):
         tenant.account += (application.predicted_cost - known.charged) / tenant.weight
         tenant.applications -= 1
         self._inner(tenant).application_left(application)
-        self._place(application.tenant)
+        self._unplaced.add(application.tenant)
         if not self._applications:
             self._forget(self._reference.drain(self._now_s))
         if application.tenant in self._tenants and tenant.number not in self._reference:
@@ -168,7 +170,7 @@ class TenantLevel(Policy):
     def progressed(self, call: CallFacts, output_tokens: tuple[int, ...]) -> None:
         application = self._applications[call.key.application_id]
         self._policy_of(application).progressed(call, output_tokens)
-        self._place(application.facts.tenant)
+        self._unplaced.add(application.facts.tenant)
 
     def ended(self, call: CallFacts, output_tokens: tuple[int, ...], finished: bool) -> None:
         application = self._applications[call.key.application_id]
@@ -176,7 +178,7 @@ class TenantLevel(Policy):
         if finished:
             application.charges.pop(call.key, None)
         self._policy_of(application).ended(call, output_tokens, finished)
-        self._place(application.facts.tenant)
+        self._unplaced.add(application.facts.tenant)
 
     # ---- inside
 
@@ -222,9 +224,9 @@ class TenantLevel(Policy):
 
     def _place(self, name: str) -> None:
         """Put a tenant where its first application belongs."""
-        tenant = self._tenants[name]
-        key = tenant.policy.head()
-        if key is None:
+        tenant = self._tenants.get(name)
+        key = None if tenant is None else self._inner(tenant).head()
+        if tenant is None or key is None:
             self._waiting.discard(name)
         else:
             first = self._applications[key.application_id]

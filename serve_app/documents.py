@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
+from scheduler.types import MAX_TIME_S
 from serve_app.call_graph import describe_cycle, find_cycle, topological_order
 from serve_app.chat_messages import check_messages, has_content, map_message_texts, message_texts
 from serve_app.errors import from_validation, invalid
@@ -60,6 +61,7 @@ RESERVED_FIELDS: dict[str, str] = {
 }
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+Seconds = Annotated[float, Field(gt=0, le=MAX_TIME_S, allow_inf_nan=False)]
 _STRICT = ConfigDict(strict=True, extra="forbid", protected_namespaces=())
 
 
@@ -107,13 +109,18 @@ class CallDocument(BaseModel):
 
 
 class ApplicationDocument(BaseModel):
-    """A whole application: its calls and their dependencies, known at arrival."""
+    """A whole application: its calls and their dependencies, known at arrival.
+
+    `deadline_s` (from its arrival) and `period_s` (how often such a run comes) matter to policies of deadlines only.
+    """
 
     model_config = _STRICT
 
     application_id: Annotated[str, Field(pattern=ID_PATTERN)] | None = None
     application_type: Annotated[str, Field(pattern=TYPE_PATTERN)] = "unknown"
     weight: Annotated[float, Field(ge=MIN_WEIGHT, le=MAX_WEIGHT, allow_inf_nan=False)] = 1.0
+    deadline_s: Seconds | None = None
+    period_s: Seconds | None = None
     model: str | None = None
     calls: Annotated[list[CallDocument], Field(max_length=MAX_CALLS)] = []
     open: bool = False

@@ -21,6 +21,7 @@ from scheduler.types import ApplicationSpec, CallKey, CallSpec
 from serve_app.errors import from_refusal, invalid
 from serve_app.inference_request import InferenceRequest
 from serve_app.predictions import Predictions
+from serve_app.prefixes import prefix_hashes
 from serve_app.settings import IngressSettings
 from serve_app.token_counting import TokenCounter
 
@@ -31,11 +32,12 @@ _DROPPED_HEADERS = frozenset({b"host", b"content-length", b"connection", b"trans
 
 @dataclass(frozen=True, slots=True)
 class CountedCall:
-    """A request with the numbers that the scheduler needs: tokens of a sequence, and sequences."""
+    """A request with the numbers that the scheduler needs: tokens of a sequence, sequences, how it begins."""
 
     request: InferenceRequest
     prompt_tokens: int
     max_output_tokens: int
+    prefix: tuple[int, ...] = ()
 
     @property
     def prompt_field(self) -> str:
@@ -91,7 +93,8 @@ class Inference:
         self.check_length(_length_field(request), request.max_tokens)
         counts = await self._counter.count(request)
         prompt_tokens = -(-sum(counts) // len(counts))
-        return CountedCall(request, prompt_tokens, request.max_tokens or self.default_max_tokens)
+        prefix = prefix_hashes(request, self._settings.prefix_blocks)
+        return CountedCall(request, prompt_tokens, request.max_tokens or self.default_max_tokens, prefix)
 
     def answer_open(
         self, counted: CountedCall, headers: tuple[tuple[bytes, bytes], ...]
@@ -139,7 +142,7 @@ class Inference:
         if reveal is not None and self._in_flight >= self._settings.max_calls_in_flight:
             raise from_refusal(Refusal.BUSY, f"this ingress has {self._in_flight} calls in flight, the most allowed")
         self._in_flight += 1
-        ready = CallReady(*key, counted.prompt_tokens, predicted)
+        ready = CallReady(*key, counted.prompt_tokens, predicted, counted.prefix)
         try:
             answer = run_call(self.link, self._replicas, ready, _request(key, counted, headers), reveal)
             async with aclosing(answer):

@@ -390,6 +390,8 @@ class ApplicationRunner:
             application_id=run.application_id,
             application_type=run.document.application_type,
             weight=run.document.weight,
+            deadline_s=run.document.deadline_s,
+            period_s=run.document.period_s,
             calls=tuple(specs[call.name] for call in run.document.calls),
         )
 

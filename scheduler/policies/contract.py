@@ -114,6 +114,8 @@ class Policy(ABC):
     needs: tuple[Need, ...] = ()
     shares_among_flows: bool = False
     """Whether it is fair among flows by itself; the tenant level (`scheduler.tenants`) is for those that are not."""
+    orders_by_tag: bool = False
+    """Whether applications go in the order of their finish tags."""
     ages: bool = False
     """Whether time alone may change its head."""
     left_to_chance: bool = False

@@ -1,7 +1,8 @@
 """First come, first served: calls run in the order in which they became ready.
 
-What vLLM does on its own. Defining property: start order is arrival order. A call that was lost and returns keeps
-its old place.
+What vLLM does on its own. A call that was lost and returns keeps its old place.
+
+Defining property: start order is arrival order. O(log n).
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ class Justitia(Policy):
     summary = "applications in the order in which fair sharing would finish them"
     paper = "Justitia (Yang et al., arXiv:2510.17015)"
     needs = (Need.PREDICTIONS, Need.WEIGHTS)
+    orders_by_tag = True
 
     def __init__(self) -> None:
         self._applications: FinishHeap[str] = FinishHeap()

@@ -30,7 +30,8 @@ def explain(
     console = Console()
     console.print(_facts_table(answer))
     ahead = answer.get("ahead") or []
-    console.print(_ahead_table(ahead) if ahead else "Nobody is ahead of it.")
+    if ahead:
+        console.print(_ahead_table(ahead))
 
 
 def _facts_table(facts: Mapping[str, Any]) -> Table:

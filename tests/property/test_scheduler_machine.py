@@ -43,7 +43,8 @@ from scheduler.events import (
 )
 from scheduler.explain import explain, overview
 from scheduler.lifecycle import CallState
-from scheduler.settings import ClockMode, CoreSettings
+from scheduler.policies import POLICIES
+from scheduler.settings import ClockMode, CoreSettings, Flows
 from scheduler.tenants import choose_policy
 from scheduler.types import ApplicationSpec, CallSpec
 from tests.scheduling import application, call, clean_state, limits
@@ -56,6 +57,8 @@ replica_names = st.sampled_from(["r", "s"])
 picks = st.integers(0, 2**16)
 weights = st.sampled_from([0.25, 1.0, 1.0, 3.0])
 costs = st.none() | st.sampled_from([1.0, 500.0, 1e5])
+tenants = st.sampled_from(["default", "gold", "x"])
+times_s = st.none() | st.sampled_from([0.5, 30.0])
 
 
 @st.composite
@@ -85,16 +88,34 @@ class Lease:
 
 
 class World(RuleBasedStateMachine):
-    policy = "justitia"
+    """Any policy at first, and any other later."""
+
+    policies: Sequence[str] = sorted(POLICIES)
 
     @initialize(
+        pick=picks,
+        flows=st.sampled_from(Flows),
+        tenant_level=st.sampled_from([True, True, False]),
         clock=st.sampled_from(ClockMode),
         clock_rate=st.sampled_from([1.0, 1.0, 1.5]),
         attempts=st.integers(1, 3),
         most=st.sampled_from([3, 100]),
     )
-    def begin(self, clock: ClockMode, clock_rate: float, attempts: int, most: int) -> None:
+    def begin(
+        self,
+        pick: int,
+        flows: Flows,
+        tenant_level: bool,
+        clock: ClockMode,
+        clock_rate: float,
+        attempts: int,
+        most: int,
+    ) -> None:
+        self.policy = _pick(self.policies, pick)
         self.settings = CoreSettings(
+            flows=flows,
+            tenant_level=tenant_level,
+            tenant_weights=(("gold", 4.0),),
             clock=clock,
             clock_rate=clock_rate,
             nominal_iterations_per_s=0.5,
@@ -227,15 +248,31 @@ class World(RuleBasedStateMachine):
 
     # ---- applications
 
-    @rule(name=names, calls=call_lists(), weight=weights, cost=costs, ready=st.booleans())
-    def arrive(self, name: str, calls: tuple[CallSpec, ...], weight: float, cost: float | None, ready: bool) -> None:
-        self.say(ApplicationArrived(application(name, *calls, weight=weight, predicted_cost=cost)))
+    @rule(
+        name=names, calls=call_lists(), weight=weights, cost=costs, tenant=tenants, due_s=times_s, ready=st.booleans()
+    )
+    def arrive(
+        self,
+        name: str,
+        calls: tuple[CallSpec, ...],
+        weight: float,
+        cost: float | None,
+        tenant: str,
+        due_s: float | None,
+        ready: bool,
+    ) -> None:
+        fields = {"weight": weight, "predicted_cost": cost, "tenant": tenant, "deadline_s": due_s, "period_s": due_s}
+        self.say(ApplicationArrived(application(name, *calls, **fields)))
         for spec in calls if ready else ():
-            self.say(CallReady(name, spec.call_id, spec.prompt_tokens, spec.predicted_output_tokens))
+            prefix = tuple(range(spec.prompt_tokens // 16))
+            self.say(CallReady(name, spec.call_id, spec.prompt_tokens, spec.predicted_output_tokens, prefix))
 
-    @rule(name=names, weight=weights, cost=costs, calls=st.just(()) | call_lists())
-    def arrive_open(self, name: str, weight: float, cost: float | None, calls: tuple[CallSpec, ...]) -> None:
-        self.say(ApplicationArrived(application(name, *calls, weight=weight, predicted_cost=cost, open=True)))
+    @rule(name=names, weight=weights, cost=costs, tenant=tenants, calls=st.just(()) | call_lists())
+    def arrive_open(
+        self, name: str, weight: float, cost: float | None, tenant: str, calls: tuple[CallSpec, ...]
+    ) -> None:
+        fields = {"weight": weight, "predicted_cost": cost, "tenant": tenant, "open": True}
+        self.say(ApplicationArrived(application(name, *calls, **fields)))
 
     @rule(name=names, calls=call_lists(), start=st.floats(0, 1e4), age=st.floats(0, 100), cost=st.floats(0, 1e4))
     def resume(self, name: str, calls: tuple[CallSpec, ...], start: float, age: float, cost: float) -> None:
@@ -345,9 +382,17 @@ class World(RuleBasedStateMachine):
 
     # ---- time and settings
 
-    @rule(clock=st.sampled_from(ClockMode), policy=st.sampled_from(["justitia", "fcfs"]), watermark=st.floats(0, 0.5))
-    def change_settings(self, clock: ClockMode, policy: str, watermark: float) -> None:
-        self.say(SettingsChanged(replace(self.settings, clock=clock, watermark=watermark), policy))
+    @rule(
+        clock=st.sampled_from(ClockMode),
+        pick=picks,
+        watermark=st.floats(0, 0.5),
+        tenant_level=st.booleans(),
+        flows=st.sampled_from(Flows),
+    )
+    def change_settings(self, clock: ClockMode, pick: int, watermark: float, tenant_level: bool, flows: Flows) -> None:
+        policy = _pick(self.policies, pick)
+        changed = replace(self.settings, clock=clock, watermark=watermark, tenant_level=tenant_level, flows=flows)
+        self.say(SettingsChanged(changed, policy))
         assert self.core.policy.name == policy
 
     @rule(by=st.sampled_from([-60.0, 0.0, 0.5, 1.0, 6.0, 21.0, 31.0]))
@@ -413,13 +458,15 @@ class World(RuleBasedStateMachine):
         clean_state(self.core)
 
 
-class FcfsWorld(World):
-    policy = "fcfs"
+class JustitiaWorld(World):
+    """The policy that the system is for, and nothing else."""
+
+    policies = ("justitia",)
 
 
 def _pick(choices: Sequence[T], pick: int) -> T:
     return choices[pick % len(choices)]
 
 
-TestJustitia = World.TestCase
-TestFcfs = FcfsWorld.TestCase
+TestJustitia = JustitiaWorld.TestCase
+TestAnyPolicy = World.TestCase

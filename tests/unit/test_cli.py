@@ -250,7 +250,7 @@ def test_explain_shows_facts_and_who_is_ahead(service: Service) -> None:
     assert "other" in shown.output
     assert "3.25" in shown.output
     service.say("GET", "/v1/applications/app-1/explain", {**facts, "ahead": []})
-    assert "Nobody is ahead" in run("explain", "app-1").output
+    assert "Ahead of it" not in run("explain", "app-1").output
     assert json.loads(run("explain", "app-1", "--json").stdout)["reason"] == "waits for memory"
 
 

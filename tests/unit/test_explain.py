@@ -56,6 +56,26 @@ def test_why_an_application_waits() -> None:
     assert answer(bench, "blocked")["calls_blocked"] == 2
 
 
+def test_a_policy_without_tags_says_who_goes_first() -> None:
+    bench = Bench("fcfs")
+    bench.join()
+    bench.arrive_ready("large", call(d=50))
+    bench.arrive_ready("small", call(d=5))
+    small = answer(bench, "small")
+    assert small["why"] == "policy fcfs (calls in order of arrival) has application large go first"
+    assert (small["ahead"], small["applications_ahead"]) == ([], 0)
+
+
+def test_other_tenants_are_not_ahead_by_their_tags() -> None:
+    bench = Bench()
+    bench.join()
+    bench.arrive_ready("large", call(d=50), tenant="x")
+    bench.arrive_ready("small", call(d=5), tenant="y")
+    large = answer(bench, "large")
+    assert large["ahead"] == []
+    assert str(large["why"]).endswith("has application small go first")
+
+
 def test_an_application_between_two_calls_is_running() -> None:
     bench = Bench()
     bench.join()

@@ -76,7 +76,7 @@ def test_the_course_of_virtual_time_can_be_looked_back_on() -> None:
 
 
 def test_a_long_course_is_thinned_out_and_keeps_its_ends() -> None:
-    course = Course()
+    course = Course(MAX_COURSE_POINTS)
     for moment in range(3 * MAX_COURSE_POINTS):
         course.note(float(moment), 2.0 * moment)
     assert len(course._values) <= MAX_COURSE_POINTS
