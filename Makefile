@@ -7,13 +7,13 @@ TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 # Models are made on this machine, once.
 export JUSTITIA_MODELS ?= $(CURDIR)/.models
 
-.PHONY: help setup demo serve test lint unit ray e2e bench format clean
+.PHONY: help setup demo serve test lint unit ray e2e bench bench-core format clean
 
 help:
 	@echo "make demo    start the service on SmolLM2, run applications of several types, show how they fared"
 	@echo "make serve   the same service, left running"
 	@echo "make test    everything: lint, unit, property, conformance, http, cluster, end to end"
-	@echo "make bench   slow measurements"
+	@echo "make bench   slow measurements; make bench-core measures the scheduler alone"
 
 # The demo's model comes as a package; without it the demo takes a random one, and says so.
 setup: $(VENV)/.ready
@@ -59,6 +59,10 @@ e2e: setup
 
 bench: setup
 	$(BIN)/justitia bench overhead
+
+# What deciding costs: every policy beside heapq, and the whole scheduler at up to 100,000 applications a minute.
+bench-core: setup
+	$(BIN)/justitia bench core --check
 
 format: setup
 	$(BIN)/ruff check --fix .

@@ -434,6 +434,7 @@ class SchedulerService:
                     logger,
                     "application_audited" if isinstance(action, PublishAudit) else "application_ended",
                     application_id=record.application_id,
+                    tenant=record.tenant,
                     outcome=record.outcome,
                     completion_s=record.completion_s,
                     lag_s=record.lag_s,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from scheduler.settings import ClockMode, CoreSettings, Flows
+from scheduler.settings import Admission, ClockMode, CoreSettings, Flows
 from scheduler.tenants import choose_policy
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -31,6 +31,7 @@ class SchedulerSettings(BaseModel):
     clock: ClockMode = _CORE.clock
     clock_rate: float = Field(_CORE.clock_rate, gt=0, le=100)
     nominal_iterations_per_s: float = Field(_CORE.nominal_iterations_per_s, gt=0, le=1e6)
+    admission: Admission = _CORE.admission
     watermark: float = Field(_CORE.watermark, ge=0, lt=1)
     max_applications: int = Field(_CORE.max_applications, ge=1)
     max_calls: int = Field(_CORE.max_calls, ge=1)

@@ -41,7 +41,9 @@ class SchedulerTelemetry:
         self._grants = Counter("justitia_grants_total", "Grants given")
         self._tags = Counter("justitia_tag_changes_total", "Finish tags set or corrected")
         self._refusals = Counter("justitia_refusals_total", "Applications and calls refused", tag_keys=("reason",))
-        self._ended = Counter("justitia_applications_ended_total", "Applications that ended", tag_keys=("outcome",))
+        self._ended = Counter(
+            "justitia_applications_ended_total", "Applications that ended", tag_keys=("outcome", "tenant")
+        )
         self._violations = Counter("justitia_bound_violations_total", "Applications later than the delay bound allows")
         self._preemptions = Counter("justitia_preemptions_total", "Sequences preempted by engines")
         self._lag = Histogram(
@@ -86,7 +88,7 @@ class SchedulerTelemetry:
             case Reject(refusal=refusal):
                 self._refusals.inc(tags={"reason": refusal.value})
             case PublishCompletion(record):
-                self._ended.inc(tags={"outcome": record.outcome})
+                self._ended.inc(tags={"outcome": record.outcome, "tenant": record.tenant})
                 self._completion.observe(record.completion_s)
             case PublishAudit(record) if record.lag_s is not None:
                 self._lag.observe(max(record.lag_s, 0.0))

@@ -24,6 +24,11 @@ class Holding:
     sequences: int
 
 
+def bound_tokens(holding: Holding, block_tokens: int) -> int:
+    """What a call adds to the projected peak at most; a sum of these that fits needs no closer look."""
+    return holding.sequences * (holding.held_tokens + holding.rest_tokens + block_tokens - 1)
+
+
 def projected_peak_tokens(holdings: Iterable[Holding], block_tokens: int) -> int:
     """The most KV tokens that these calls will ever hold at once, in whole blocks (an upper bound).
 

@@ -30,6 +30,7 @@ MAX_ENDED_CALLS = 100
 class Call:
     """One call's state. `expected_cost` and `served_cost` are maintained by `Application.reestimate`.
 
+    `kept_tokens` were made before its present lease, `preemptions` counts the leases that were taken from it.
     `facts` is what the policy was told when it last began to wait, or was found running.
     """
 
@@ -47,6 +48,8 @@ class Call:
     announced: bool = False
     ready_sequence: int = -1
     attempts: int = 0
+    preemptions: int = 0
+    kept_tokens: tuple[int, ...] = ()
     lease_id: str | None = None
     replica_id: str | None = None
     granted_s: float = 0.0
@@ -75,6 +78,13 @@ class Call:
         """Output tokens that its longest sequence is still expected to make, at least 1."""
         return max(self.predicted_output_tokens - self.generated_tokens, 1)
 
+    def made_under_lease(self) -> tuple[int, ...]:
+        """Output tokens of each sequence since its present (or last) grant."""
+        if not self.kept_tokens:
+            return self.output_tokens
+        pairs = zip(self.output_tokens, self.kept_tokens, strict=False)
+        return tuple(max(made - kept, 0) for made, kept in pairs)
+
     def move(self, to: CallState) -> None:
         """Go to another state; IllegalMove when the table does not list it."""
         check_move("/".join(self.key), self.history, to)
@@ -94,12 +104,12 @@ class Call:
     def estimate(self, cost: CostModel) -> float:
         """Its cost as far as is known: the true one after its end, else the predicted one."""
         if self.ended:
-            return cost(self.prompt_tokens, self.output_tokens)
+            return cost(self.prompt_tokens, self.output_tokens) if self.output_tokens else 0.0
         return cost(self.prompt_tokens, [self.predicted_output_tokens] * self.sequences)
 
 
 class Application:
-    """One application: its calls, what they are expected to cost, and its tags."""
+    """One application: its calls, their expected costs, and its tags. `told` is what the policy was told last."""
 
     def __init__(
         self,
@@ -126,6 +136,9 @@ class Application:
         self.gps_finish_s: float | None = None
         self.failure: str | None = None
         self.cancellation: str | None = None
+        self.told: ApplicationFacts | None = None
+        self._facts: ApplicationFacts | None = None
+        self._facts_state: tuple[object, ...] = ()
         self._cost = cost_model
         self._dependents: dict[str, list[str]] = {}
         for call in spec.calls:
@@ -229,7 +242,15 @@ class Application:
                     free.append(dependent.key.call_id)
 
     def facts(self) -> ApplicationFacts:
-        """What a policy may know of it."""
+        """What a policy may know of it; the same object as long as nothing changes."""
+        cost, remaining_cost, calls = self.cost, self.remaining_cost, self.call_count
+        moving = (self.start_tag, self.finish_tag, cost, remaining_cost, calls)
+        state = (*moving, self.flow, self.flow_weight, self.tenant_weight)
+        if self._facts is None or state != self._facts_state:
+            self._facts, self._facts_state = self._new_facts(cost, remaining_cost), state
+        return self._facts
+
+    def _new_facts(self, cost: float, remaining_cost: float) -> ApplicationFacts:
         spec = self.spec
         return ApplicationFacts(
             application_id=spec.application_id,
@@ -243,10 +264,11 @@ class Application:
             arrival_s=self.arrival_s,
             start_tag=self.start_tag,
             finish_tag=self.finish_tag,
-            predicted_cost=self.cost,
-            remaining_cost=self.remaining_cost,
+            predicted_cost=cost,
+            remaining_cost=remaining_cost,
             deadline_s=inf if spec.deadline_s is None else self.arrival_s + spec.deadline_s,
             period_s=inf if spec.period_s is None else spec.period_s,
+            calls=self.call_count,
         )
 
     def call_facts(self, call: Call, ready_s: float) -> CallFacts:
@@ -266,7 +288,7 @@ class Application:
         )
 
     def measure_in(self, cost: CostModel, virtual_time: float) -> None:
-        """Measure costs in another unit, from a start at the present V: what was counted before has no meaning in it."""
+        """Measure costs in another unit, from a start at the present V: what was counted before means nothing in it."""
         self._cost = cost
         for call in self.calls.values():
             self.reestimate(call)

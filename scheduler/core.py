@@ -16,6 +16,7 @@ Promises, for any order of events:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import assert_never
 
 from scheduler.actions import (
@@ -39,6 +40,7 @@ from scheduler.events import (
     CallFailed,
     CallFinished,
     CallLost,
+    CallPreempted,
     CallReady,
     CallRevealed,
     CallStarted,
@@ -84,6 +86,7 @@ class SchedulerCore:
         self.unfinished_calls = 0
         self.ready_calls = 0
         self._operators_cost = cost
+        self._made_cost = 0.0
         self._tenant_weights = dict(settings.tenant_weights)
         self._book = LeaseBook(epoch)
         self._gate = Gate(settings, self.applications, self._book.replicas)
@@ -105,6 +108,9 @@ class SchedulerCore:
         if self.settings.clock is ClockMode.CAPACITY:
             self._serve(elapsed_s * self.settings.nominal_iterations_per_s * self.pool_tokens)
         self._apply(event)
+        if self._made_cost:
+            self._serve(max(self._made_cost, 0.0))
+            self._made_cost = 0.0
         self._dispatch()
         return self._actions
 
@@ -140,6 +146,7 @@ class SchedulerCore:
         | CallStopped
         | CallFailed
         | CallLost
+        | CallPreempted
         | ReplicaJoined
         | ReplicaLeft
         | SettingsChanged,
@@ -159,6 +166,8 @@ class SchedulerCore:
                 self._call_failed(event)
             case CallLost():
                 self._call_lost(event)
+            case CallPreempted():
+                self._call_preempted(event)
             case ReplicaJoined():
                 self._replica_joined(event)
             case ReplicaLeft():
@@ -205,6 +214,23 @@ class SchedulerCore:
         """M: KV tokens of all replicas together."""
         return self._book.pool_tokens
 
+    def next_call(self) -> Call | None:
+        """The waiting call that goes next."""
+        key = self.policy.head()
+        return None if key is None else self.applications[key.application_id].calls[key.call_id]
+
+    def standing(self, lease_id: str) -> tuple[float, int, int]:
+        """Where a call that holds a lease stands in the policy's order at present; the smallest is the first.
+
+        Under a policy whose order is not a number a call it stands where it was granted.
+        """
+        call = self.leases[lease_id]
+        assert call.facts is not None
+        application = self.applications[call.key.application_id]
+        rank = self.policy.rank(replace(call.facts, application=application.facts()))
+        granted = int(lease_id.rpartition("-")[2])
+        return (granted, 0, 0) if rank is None else (rank, application.sequence, call.ready_sequence)
+
     def roomiest_replica(self, call: Call) -> Replica | None:
         """Of the replicas that wait and have room for the call, the one with most free memory."""
         return self._book.roomiest_replica(call)
@@ -236,7 +262,7 @@ class SchedulerCore:
         self.applications[spec.application_id] = application
         self.unfinished_calls += application.unfinished_calls
         self._fairness.enter(application, self.now_s)
-        self.policy.application_arrived(application.facts())
+        self._introduce_application(application)
         self._note_idleness(application)
         return application
 
@@ -342,7 +368,7 @@ class SchedulerCore:
         """A call's lease is over."""
         assert call.facts is not None
         self._book.release(call)
-        self.policy.ended(call.facts, call.output_tokens, finished)
+        self.policy.ended(call.facts, call.made_under_lease(), finished)
 
     def _abort(self, call: Call) -> None:
         assert call.replica_id is not None
@@ -459,6 +485,16 @@ class SchedulerCore:
         if call is not None:
             self._lose(call, event.reason)
 
+    def _call_preempted(self, event: CallPreempted) -> None:
+        call = self.leases.get(event.lease_id)
+        if call is None or call.state is CallState.STOPPING:
+            return
+        self._progress(call, event.output_tokens)
+        self._release(call, finished=False)
+        call.kept_tokens = event.output_tokens
+        call.preemptions += 1
+        self._wait(self.applications[call.key.application_id], call)
+
     def _lose(self, call: Call, reason: str) -> None:
         """Take back a lease that brought no answer; the call returns to its place, or fails in the end."""
         application = self.applications[call.key.application_id]
@@ -471,16 +507,16 @@ class SchedulerCore:
             self._actions.append(Reject(*call.key, Refusal.LOST, message))
             self._fail(application, call, message)
         else:
-            call.output_tokens, call.replica_id = (), None
+            call.output_tokens, call.kept_tokens, call.replica_id = (), (), None
             application.reestimate(call)
-            self.policy.application_changed(application.facts())
+            self._tell_changed(application)
             self._wait(application, call)
 
     # ---- replicas
 
     def _replica_joined(self, event: ReplicaJoined) -> None:
         if event.replica_id not in self.replicas:
-            replica = Replica(event.replica_id, event.limits, self.settings.watermark)
+            replica = Replica(event.replica_id, event.limits, self.settings.watermark, self.settings.admission)
             self._book.replicas[event.replica_id] = replica
             self._tell_pool()
             self._engineless_since_s = None
@@ -517,7 +553,7 @@ class SchedulerCore:
         before = call.served_cost
         application.reestimate(call)
         self._count_served(call.served_cost - before)
-        self.policy.progressed(call.facts, output_tokens)
+        self.policy.progressed(call.facts, call.made_under_lease())
         self._retag(application, f"call {call.key.call_id} outlives its prediction")
 
     def _capacity_offered(self, event: CapacityOffered) -> None:
@@ -534,7 +570,7 @@ class SchedulerCore:
         before, self.settings = self.settings, event.settings
         self._gate.settings = event.settings
         for replica in self.replicas.values():
-            replica.watermark = event.settings.watermark
+            replica.watermark, replica.admission = event.settings.watermark, event.settings.admission
         self._tenant_weights = dict(event.settings.tenant_weights)
         if event.policy != self.policy.name or order_of(before) != order_of(event.settings):
             self._change_policy(choose_policy(event.policy, event.settings))
@@ -549,7 +585,7 @@ class SchedulerCore:
             if self.cost is not cost:
                 application.measure_in(self.cost, self.virtual_time)
                 self._fairness.retag(application, self.now_s, f"policy {policy.name} counts another cost")
-            policy.application_arrived(application.facts())
+            self._introduce_application(application)
         for application in self.applications.values():
             for call in application.calls.values():
                 self._introduce(application, call)
@@ -561,7 +597,7 @@ class SchedulerCore:
         elif call.replica_id is not None and call.lease_id is not None:
             call.facts = application.call_facts(call, self.now_s)
             self.policy.granted(call.facts, call.replica_id)
-            self.policy.progressed(call.facts, call.output_tokens)
+            self.policy.progressed(call.facts, call.made_under_lease())
 
     # ---- who runs next
 
@@ -604,7 +640,7 @@ class SchedulerCore:
     def _count_served(self, cost: float) -> None:
         """Under a cost function that engines do not count in, service is what calls were seen to make."""
         if self.settings.clock is ClockMode.SERVICE and self.cost is not memory_cost:
-            self._serve(cost)
+            self._made_cost += cost
 
     def _serve(self, service: float) -> None:
         self._fairness.serve(self.now_s, service * self.settings.clock_rate)
@@ -612,7 +648,18 @@ class SchedulerCore:
 
     def _retag(self, application: Application, reason: str) -> None:
         self._fairness.retag(application, self.now_s, reason)
-        self.policy.application_changed(application.facts())
+        self._tell_changed(application)
+
+    def _introduce_application(self, application: Application) -> None:
+        application.told = application.facts()
+        self.policy.application_arrived(application.told)
+
+    def _tell_changed(self, application: Application) -> None:
+        """Tell the policy what an application is like, unless it has been told just that."""
+        facts = application.facts()
+        if facts is not application.told:
+            application.told = facts
+            self.policy.application_changed(facts)
 
     # ---- the end of an application
 

@@ -15,7 +15,7 @@ from typing import Any, get_args
 from scheduler.actions import Action
 from scheduler.core import SchedulerCore
 from scheduler.events import ApplicationArrived, CallRevealed, Event, ReplicaJoined, Resumption, SettingsChanged
-from scheduler.settings import ClockMode, CoreSettings, Flows
+from scheduler.settings import Admission, ClockMode, CoreSettings, Flows
 from scheduler.tenants import choose_policy
 from scheduler.types import ApplicationSpec, CallSpec, EngineLimits
 
@@ -107,7 +107,14 @@ def _read_reveal(event: type[CallRevealed], document: dict[str, Any]) -> CallRev
 
 def _read_settings(document: dict[str, Any]) -> CoreSettings:
     plain = {name: _frozen(value) for name, value in document.items()}
-    return CoreSettings(**{**plain, "clock": ClockMode(plain["clock"]), "flows": Flows(plain["flows"])})
+    return CoreSettings(
+        **{
+            **plain,
+            "clock": ClockMode(plain["clock"]),
+            "flows": Flows(plain["flows"]),
+            "admission": Admission(plain["admission"]),
+        }
+    )
 
 
 def _read_settings_change(event: type[SettingsChanged], document: dict[str, Any]) -> SettingsChanged:

@@ -175,6 +175,18 @@ class CallLost:
 
 
 @dataclass(frozen=True, slots=True)
+class CallPreempted:
+    """The engine took a lease's memory back for others; the call waits again at its place and keeps what it has made.
+
+    Only engines whose queue is the scheduler's own say so (the simulator); one that queues by itself, as vLLM does,
+    keeps the lease and says nothing.
+    """
+
+    lease_id: str
+    output_tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SettingsChanged:
     """The operator chose other settings or another policy; waiting calls are put in the new order."""
 
@@ -205,6 +217,7 @@ Event = (
     | CallStopped
     | CallFailed
     | CallLost
+    | CallPreempted
     | SettingsChanged
     | TimePassed
 )

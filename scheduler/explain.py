@@ -38,6 +38,7 @@ def explain(core: SchedulerCore, application_id: str) -> dict[str, Any] | None:
     """Why an application waits or runs, who is ahead of it; None when it is not in the system.
 
     Who is ahead is known under a policy that orders by finish tags: applications of the same tenant with smaller ones.
+    `first` is the application that goes first, where it is one of the same tenant; another tenant's is never named.
 
     Costs are token-iterations. `reference_service_left` is what the reference must still deliver to active
     applications, in all, before it has served this one in full.
@@ -46,10 +47,12 @@ def explain(core: SchedulerCore, application_id: str) -> dict[str, Any] | None:
     if application is None:
         return None
     ahead = _ahead(core, application)
+    first = _first(core, application)
     return {
         "application_id": application_id,
+        "tenant": application.spec.tenant,
         "state": _state(application),
-        "why": _why(core, application, len(ahead)),
+        "why": _why(core, application, len(ahead), first),
         "start_tag": application.start_tag,
         "finish_tag": application.finish_tag,
         "virtual_time": core.virtual_time,
@@ -64,6 +67,7 @@ def explain(core: SchedulerCore, application_id: str) -> dict[str, Any] | None:
         "calls_waiting": _count(application, CallState.READY),
         "calls_running": _count(application, CallState.RUNNING) + _count(application, CallState.GRANTED),
         "calls_blocked": _count(application, CallState.BLOCKED),
+        "first": first,
         "applications_ahead": len(ahead),
         "ahead": [
             {"application_id": other.application_id, "finish_tag": other.finish_tag} for other in ahead[:MOST_AHEAD]
@@ -95,15 +99,22 @@ def _ahead(core: SchedulerCore, application: Application) -> list[Application]:
     return sorted(ahead, key=lambda other: (other.finish_tag, other.sequence))
 
 
-def _why(core: SchedulerCore, application: Application, ahead: int) -> str:
+def _first(core: SchedulerCore, application: Application) -> str | None:
+    """The application of the same tenant that goes first; None where nothing waits, or another tenant's does."""
+    head = core.policy.head()
+    if head is None or core.applications[head.application_id].spec.tenant != application.spec.tenant:
+        return None
+    return head.application_id
+
+
+def _why(core: SchedulerCore, application: Application, ahead: int, first: str | None) -> str:
     if not core.replicas:
         return "no engine replica is there"
     if _count(application, CallState.READY) == 0:
         return "nothing waits: its calls run, or wait for calls that they come after, or for the application itself"
-    head = core.policy.head()
-    assert head is not None
-    if head.application_id == application.application_id:
+    if first == application.application_id:
         return "it is first in the order; its next call waits until a replica has room for it"
     if core.policy.orders_by_tag and ahead:
         return f"{ahead} applications come before it in the order of finish tags"
-    return f"policy {core.policy.name} ({core.policy.summary}) has application {head.application_id} go first"
+    named = "another tenant's application" if first is None else f"application {first}"
+    return f"policy {core.policy.name} ({core.policy.summary}) has {named} go first"

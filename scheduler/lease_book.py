@@ -12,6 +12,7 @@ from itertools import takewhile
 from scheduler.admission import Holding
 from scheduler.applications import Call
 from scheduler.capacity import Replica
+from scheduler.finish_heap import FinishHeap
 
 
 class LeaseBook:
@@ -23,6 +24,8 @@ class LeaseBook:
         self.leases: dict[str, Call] = {}
         self.reserved_s: dict[str, float] = {}
         self.granted = 0
+        self._holds = 0
+        self._by_age: FinishHeap[str] = FinishHeap()
 
     @property
     def pool_tokens(self) -> int:
@@ -32,7 +35,7 @@ class LeaseBook:
     def roomiest_replica(self, call: Call) -> Replica | None:
         """Of the replicas that wait and have room for the call, the one with most free memory."""
         holding = _holding(call)
-        waiting = [replica for replica in self.replicas.values() if replica.offered_grants > 0]
+        waiting = [r for r in self.replicas.values() if r.offered_grants > 0 and r.has_place(holding)]
         by_room = sorted(waiting, key=lambda r: (r.held_tokens - r.limits.pool_tokens, r.replica_id))
         return next((r for r in by_room if r.can_ever_hold(call.prompt_tokens) and r.fits(holding)), None)
 
@@ -54,10 +57,14 @@ class LeaseBook:
 
     def hold(self, replica: Replica, call: Call, lease_id: str, now_s: float) -> None:
         """Enter a call under a lease into a replica's ledger."""
-        call.lease_id, call.replica_id, call.granted_s = lease_id, replica.replica_id, now_s
-        call.attempts += 1
-        replica.holdings[lease_id] = _holding(call)
+        call.lease_id, call.replica_id = lease_id, replica.replica_id
+        if not call.kept_tokens:
+            call.granted_s = now_s
+            call.attempts += 1
+        replica.hold(lease_id, _holding(call))
         self.leases[lease_id] = call
+        self._holds += 1
+        self._by_age.set(lease_id, call.granted_s, self._holds)
 
     def use(self, lease_id: str) -> None:
         """The request of this lease has come."""
@@ -67,15 +74,16 @@ class LeaseBook:
         """Bring the ledger up to date with a call's progress."""
         assert call.lease_id is not None
         assert call.replica_id is not None
-        self.replicas[call.replica_id].holdings[call.lease_id] = _holding(call)
+        self.replicas[call.replica_id].hold(call.lease_id, _holding(call))
 
     def release(self, call: Call) -> None:
         """Strike a call's lease out."""
         assert call.lease_id is not None
         assert call.replica_id is not None
         del self.leases[call.lease_id]
+        self._by_age.discard(call.lease_id)
         self.reserved_s.pop(call.lease_id, None)
-        self.replicas[call.replica_id].holdings.pop(call.lease_id, None)
+        self.replicas[call.replica_id].strike(call.lease_id)
         call.lease_id = None
 
     def unused_since(self, moment_s: float) -> list[str]:
@@ -84,7 +92,8 @@ class LeaseBook:
 
     def longest_running_s(self, now_s: float) -> float:
         """How long the oldest call that holds a lease has held it; 0 without any."""
-        return max((now_s - call.granted_s for call in self.leases.values()), default=0.0)
+        oldest = self._by_age.peek()
+        return 0.0 if oldest is None else now_s - self._by_age.rank(oldest)
 
 
 def leading(moments_s: Mapping[str, float], deadline_s: float) -> list[str]:

@@ -19,6 +19,15 @@ class ClockMode(StrEnum):
     """M times the nominal iterations a second, as the paper has it."""
 
 
+class Admission(StrEnum):
+    """Who says whether a call fits on a replica."""
+
+    PROJECTED_PEAK = "projected_peak"
+    """The scheduler, by the projected peak of the replica's memory (`scheduler.admission`). The default."""
+    ENGINE = "engine"
+    """The replica: each of its offers is one that the head of the order fits into."""
+
+
 class Flows(StrEnum):
     """Among whom a policy that shares among flows shares."""
 
@@ -34,9 +43,9 @@ class CoreSettings:
     among flows; any other policy stands under the tenant level (`scheduler.tenants`) while `tenant_level` is set.
     `tenant_weights` are (tenant, weight) pairs; a tenant that is not named weighs 1.
     `clock_rate` speeds virtual time up: above 1 a large application waits less and small ones pay for it.
-    `watermark` is the part of each pool that admission leaves free for growth. `max_calls` bounds the calls that
-    have not ended, `max_applications` the applications. A lease that nobody uses returns after
-    `reservation_timeout_s`; a call is tried `max_attempts` times; an open application without calls ends after
+    `admission` says who judges whether a call fits. `watermark` is the part of each pool that admission leaves free
+    for growth. `max_calls` bounds the calls that have not ended, `max_applications` the applications. A lease that
+    nobody uses returns after `reservation_timeout_s`; a call is tried `max_attempts` times; an open application without calls ends after
     `open_idle_s`; calls wait `engine_wait_s` for a first replica. Raises ValueError on values out of range.
     """
 
@@ -47,6 +56,7 @@ class CoreSettings:
     clock: ClockMode = ClockMode.SERVICE
     clock_rate: float = 1.0
     nominal_iterations_per_s: float = 40.0
+    admission: Admission = Admission.PROJECTED_PEAK
     watermark: float = 0.05
     max_applications: int = 100_000
     max_calls: int = 1_000_000

@@ -4,19 +4,24 @@ A tenant's applications compete for the tenant's share and nobody else's, so tha
 one application cut into pieces gain a tenant nothing against others. It is a start-time account a tenant, over a GPS
 reference of its own among tenants (virtual time V):
 
-- An application that arrives at a tenant which the reference has served in full puts the account at V: nothing is
-  saved up by asking for nothing.
-- Each call that is granted moves the account A by its predicted cost over the tenant's weight W; what it truly cost
-  corrects that at its end.
+- A tenant's account A moves with what it is given, over its weight W: a call's predicted cost at its grant, what the
+  call makes beyond that as it is reported, and at its end what it truly cost. A call that was lost costs nothing.
+- A tenant that the reference has served in full and that asks for more (an application arrives, a call is revealed)
+  has A moved up by what V passed meanwhile: nothing is saved up by asking for nothing. A correction of what was asked
+  for before is no such request.
 - The tenant stands in the order with F = A + (cost of its first application that is not granted yet)/W, smallest
   first; its first application is the one whose call the tenant's own policy names. Equal tags go in order of arrival.
 
 While a tenant runs one application after another this is S = max(V, F_prev), F = S + C/W, as in weighted fair queueing
 (Parekh and Gallager 1993). With one application a tenant F never moves by a grant, and the order is that of flat
-Justitia (`tests/property/test_tenants.py`). A tenant with work of its own and the others' in the system gets its share
-by weight whatever others do, up to one longest application (same file).
+Justitia. A tenant with work waiting gets its share by weight whatever others do, up to one longest application of
+each (`tests/property/test_tenants.py`, `tests/theory/test_adversaries.py`).
 
-Laws: V never falls; a tenant is kept while it has an application or the reference has not served it in full.
+A level that is chosen while the system runs starts all accounts at zero: shares are counted from there. A tenant's
+policy is not told of `served`, which is what all tenants got.
+
+Laws: V never falls; what a tenant asked for less what it was charged is what its applications have left to be charged;
+a tenant is kept while it has an application or the reference has not served it in full.
 A tenant that a fact concerns is put in its place when the head is asked for. All operations are O(log n), except that
 `head` visits every waiting tenant, once a moment, under a policy that ages.
 """
@@ -30,30 +35,43 @@ from scheduler.cost import CostModel, memory_cost
 from scheduler.finish_heap import FinishHeap
 from scheduler.gps import ReferenceClock, ReferenceFinish
 from scheduler.policies import create_policy
-from scheduler.policies.contract import ApplicationFacts, CallFacts, Policy, bounded_priority
+from scheduler.policies.contract import ApplicationFacts, CallFacts, Policy
 from scheduler.settings import CoreSettings
 from scheduler.types import CallKey
 
 
 @dataclass(slots=True)
 class _Application:
-    """What the level keeps of an application: its cost, and how much of it was charged by grants."""
+    """What the level keeps of an application: how much of its cost was charged, and for each call that runs."""
 
     facts: ApplicationFacts
-    charged: float = 0.0
+    charged: float
     charges: dict[CallKey, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class _Tenant:
-    """One tenant: `account` is A, `served_at` the V at which the reference will have served all that it asked for."""
+    """One tenant: since V was `start` it has asked for work that costs `asked`, and was charged `charged` of it.
+
+    A = start + charged/W. Costs are added up before they are divided, so that equal work has equal tags.
+    """
 
     number: int
     weight: float
     policy: Policy
-    account: float
-    served_at: float
+    start: float
+    asked: float = 0.0
+    charged: float = 0.0
     applications: int = 0
+
+    @property
+    def served_at(self) -> float:
+        """The V at which the reference will have served all that it asked for."""
+        return self.start + self.asked / self.weight
+
+    def tag(self, application: _Application) -> float:
+        """F: the account once all of this application is granted."""
+        return self.start + (self.charged + application.facts.predicted_cost - application.charged) / self.weight
 
 
 class TenantLevel(Policy):
@@ -64,7 +82,9 @@ class TenantLevel(Policy):
     def __init__(self, create: Callable[[], Policy], cost: CostModel = memory_cost) -> None:
         pattern = create()
         self.name, self.summary, self.needs = pattern.name, pattern.summary, pattern.needs
+        self.follows_service = pattern.follows_service
         self.ages, self.cost, self.orders_by_tag = pattern.ages, pattern.cost, pattern.orders_by_tag
+        self.left_to_chance = pattern.left_to_chance
         self._create = create
         self._count_cost = pattern.cost or cost
         self._reference = ReferenceClock(0.0, course_points=2)  # nobody asks when V was where
@@ -73,6 +93,7 @@ class TenantLevel(Policy):
         self._applications: dict[str, _Application] = {}
         self._waiting: FinishHeap[str] = FinishHeap()
         self._unplaced: set[str] = set()
+        self._unanswered: dict[CallKey, float] = {}
         self._tenant_count = 0
         self._now_s = 0.0
         self._pool = (0, 0)
@@ -85,12 +106,15 @@ class TenantLevel(Policy):
         tenant = self._waiting.peek()
         return None if tenant is None else self._tenants[tenant].policy.head()
 
-    def priority(self, call: CallFacts) -> int | None:
+    def rank(self, call: CallFacts) -> float | None:
         """A lone tenant's policy says it; beside others it is the tenant's tag with this call's application first."""
         if len(self._tenants) == 1:
-            return self._tenants[call.application.tenant].policy.priority(call)
+            return self._tenants[call.application.tenant].policy.rank(call)
         tenant, application = self._tenants[call.application.tenant], self._applications[call.key.application_id]
-        return bounded_priority(_tag(tenant, application))
+        return tenant.tag(application)
+
+    def tenant_count(self) -> int:
+        return len(self._tenants)
 
     def preferred_replica(self, key: CallKey) -> str | None:
         return self._tenants[self._applications[key.application_id].facts.tenant].policy.preferred_replica(key)
@@ -99,9 +123,8 @@ class TenantLevel(Policy):
 
     def add(self, call: CallFacts) -> None:
         application = self._applications[call.key.application_id]
-        self._charge(call, 0.0)  # of a call that was lost nothing is left
+        self._charge(application, -self._unanswered.pop(call.key, 0.0))  # it was lost: nothing of it is left
         self._policy_of(application).add(call)
-        self._unplaced.add(application.facts.tenant)
 
     def remove(self, key: CallKey) -> None:
         application = self._applications.get(key.application_id)
@@ -113,6 +136,7 @@ class TenantLevel(Policy):
 
     def advance(self, now_s: float) -> None:
         self._now_s = now_s
+        self._unanswered.clear()  # a call that was lost has returned by now
         if self.ages:
             self._unplaced.update(self._waiting)
 
@@ -140,7 +164,7 @@ class TenantLevel(Policy):
         if known is None:
             return
         tenant, before = self._tenants[application.tenant], known.facts
-        if application.start_tag > before.start_tag:  # it had been served in full and asks for more
+        if application.calls > before.calls:
             self._start_anew_if_served(tenant)
         known.facts = application
         if application.predicted_cost != before.predicted_cost:
@@ -154,7 +178,7 @@ class TenantLevel(Policy):
         if known is None:
             return
         tenant = self._tenants[application.tenant]
-        tenant.account += (application.predicted_cost - known.charged) / tenant.weight
+        tenant.charged += application.predicted_cost - known.charged
         tenant.applications -= 1
         self._inner(tenant).application_left(application)
         self._unplaced.add(application.tenant)
@@ -164,21 +188,23 @@ class TenantLevel(Policy):
             self._forget([ReferenceFinish(tenant.number, self._now_s)])
 
     def granted(self, call: CallFacts, replica_id: str) -> None:
-        self._charge(call, call.predicted_cost(self._count_cost))
-        self._policy_of(self._applications[call.key.application_id]).granted(call, replica_id)
+        application = self._applications[call.key.application_id]
+        self._charge_call(application, call, call.predicted_cost(self._count_cost))
+        self._policy_of(application).granted(call, replica_id)
 
     def progressed(self, call: CallFacts, output_tokens: tuple[int, ...]) -> None:
         application = self._applications[call.key.application_id]
+        self._charge_call(application, call, max(application.charges[call.key], self._cost_of(call, output_tokens)))
         self._policy_of(application).progressed(call, output_tokens)
-        self._unplaced.add(application.facts.tenant)
 
     def ended(self, call: CallFacts, output_tokens: tuple[int, ...], finished: bool) -> None:
         application = self._applications[call.key.application_id]
-        self._charge(call, self._count_cost(call.prompt_tokens, output_tokens) if any(output_tokens) else 0.0)
-        if finished:
-            application.charges.pop(call.key, None)
+        cost = self._cost_of(call, output_tokens)
+        self._charge_call(application, call, cost)
+        del application.charges[call.key]
+        if not finished:
+            self._unanswered[call.key] = cost
         self._policy_of(application).ended(call, output_tokens, finished)
-        self._unplaced.add(application.facts.tenant)
 
     # ---- inside
 
@@ -187,32 +213,33 @@ class TenantLevel(Policy):
         policy = self._create()
         policy.advance(self._now_s)
         policy.pool_changed(*self._pool)
-        virtual_time = self._reference.virtual_time
-        tenant = _Tenant(self._tenant_count, application.tenant_weight, policy, virtual_time, virtual_time)
+        tenant = _Tenant(self._tenant_count, application.tenant_weight, policy, self._reference.virtual_time)
         self._tenants[name] = tenant
         self._names[tenant.number] = name
         return tenant
 
     def _start_anew_if_served(self, tenant: _Tenant) -> None:
         """S = max(V, F_prev): what V passed while the tenant asked for nothing is gone."""
-        passed = max(0.0, self._reference.virtual_time - tenant.served_at)
-        tenant.account += passed
-        tenant.served_at += passed
+        tenant.start += max(0.0, self._reference.virtual_time - tenant.served_at)
 
     def _owe(self, tenant: _Tenant, cost: float) -> None:
         """The tenant asks for so much more (or less)."""
-        tenant.served_at += cost / tenant.weight
+        tenant.asked += cost
         self._reference.place(tenant.number, tenant.served_at, tenant.weight)
 
-    def _charge(self, call: CallFacts, cost: float) -> None:
-        """Let this be what was charged for a call."""
-        application = self._applications[call.key.application_id]
-        tenant = self._tenants[application.facts.tenant]
-        difference = cost - application.charges.pop(call.key, 0.0)
-        if cost:
-            application.charges[call.key] = cost
-        application.charged += difference
-        tenant.account += difference / tenant.weight
+    def _charge_call(self, application: _Application, call: CallFacts, cost: float) -> None:
+        """Let this be what was charged for a call that runs."""
+        self._charge(application, cost - application.charges.get(call.key, 0.0))
+        application.charges[call.key] = cost
+
+    def _charge(self, application: _Application, cost: float) -> None:
+        application.charged += cost
+        self._tenants[application.facts.tenant].charged += cost
+        self._unplaced.add(application.facts.tenant)
+
+    def _cost_of(self, call: CallFacts, output_tokens: tuple[int, ...]) -> float:
+        """What a call has cost that made so much."""
+        return self._count_cost(call.prompt_tokens, output_tokens) if any(output_tokens) else 0.0
 
     def _policy_of(self, application: _Application) -> Policy:
         return self._inner(self._tenants[application.facts.tenant])
@@ -230,7 +257,7 @@ class TenantLevel(Policy):
             self._waiting.discard(name)
         else:
             first = self._applications[key.application_id]
-            self._waiting.set(name, _tag(tenant, first), first.facts.sequence)
+            self._waiting.set(name, tenant.tag(first), first.facts.sequence)
 
     def _forget(self, finishes: list[ReferenceFinish]) -> None:
         """Forget tenants that the reference has served in full and that have no application."""
@@ -238,11 +265,6 @@ class TenantLevel(Policy):
             name = self._names[finish.application]
             if not self._tenants[name].applications:
                 del self._tenants[name], self._names[finish.application]
-
-
-def _tag(tenant: _Tenant, application: _Application) -> float:
-    """F: the tenant's account once all of this application is granted."""
-    return tenant.account + (application.facts.predicted_cost - application.charged) / tenant.weight
 
 
 def choose_policy(name: str, settings: CoreSettings) -> Policy:

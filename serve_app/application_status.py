@@ -11,6 +11,7 @@ from typing import Any
 
 from scheduler.types import ApplicationRecord
 from serve_app.documents import ApplicationStatus
+from serve_app.tenants import bare_id, in_tenants_words
 
 
 def record_fields(record: ApplicationRecord) -> dict[str, Any]:
@@ -30,7 +31,7 @@ def status_from_record(record: ApplicationRecord) -> ApplicationStatus:
     return ApplicationStatus.model_validate(
         {
             **record_fields(record),
-            "application_id": record.application_id,
+            "application_id": bare_id(record.application_id),
             "application_type": record.application_type,
             "weight": record.weight,
             "state": record.outcome,
@@ -49,7 +50,21 @@ def status_from_explanation(explanation: Mapping[str, Any], now_s: float) -> App
     """
     known = ("application_id", "application_type", "tenant", "weight", "state", "finish_tag", "predicted_cost")
     fields = {name: explanation[name] for name in known if name in explanation}
-    return ApplicationStatus.model_validate({**fields, "created_s": now_s - explanation["waited_s"]})
+    bare = bare_id(explanation["application_id"])
+    created_s = now_s - explanation["waited_s"]
+    return ApplicationStatus.model_validate({**fields, "application_id": bare, "created_s": created_s})
+
+
+def bare_explanation(explanation: Mapping[str, Any]) -> dict[str, Any]:
+    """An explanation from `scheduler.explain.explain` with the ids that its tenant knows."""
+    first = explanation["first"]
+    return {
+        **explanation,
+        "application_id": bare_id(explanation["application_id"]),
+        "why": explanation["why"] if first is None else in_tenants_words(explanation["why"], first),
+        "first": None if first is None else bare_id(first),
+        "ahead": [{**other, "application_id": bare_id(other["application_id"])} for other in explanation["ahead"]],
+    }
 
 
 def _after_arrival_s(record: ApplicationRecord, at_s: float | None) -> float | None:

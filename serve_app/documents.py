@@ -36,8 +36,8 @@ ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
 TYPE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$"
 MAX_CALLS = 10_000
 MAX_STOPS = 64
-# While there are no tenants, anybody may state any weight. A wider range than this (the core takes 1e-6 to 1e6) would
-# let one client's weight move everybody else's tags.
+# Anybody may state any weight, and clients of one tenant share. A wider range than this (the core takes 1e-6 to 1e6)
+# would let one client's weight move everybody else's tags.
 MIN_WEIGHT = 0.01
 MAX_WEIGHT = 100.0
 CHAT_PATH = "/v1/chat/completions"

@@ -44,7 +44,7 @@ RETRY_AFTER_S: dict[Refusal, int] = {Refusal.BUSY: 5, Refusal.NO_ENGINE: 10, Ref
 STATUS_TYPE: dict[int, tuple[str, str]] = {
     # HTTP status: (type, code), for errors that no refusal of the scheduler caused
     400: (INVALID_REQUEST, "invalid"),
-    401: ("authentication_error", "invalid_api_key"),
+    401: (INVALID_REQUEST, "invalid_api_key"),
     403: ("permission_error", "forbidden"),
     404: ("not_found_error", "not_found"),
     405: (INVALID_REQUEST, "method_not_allowed"),
@@ -99,10 +99,14 @@ class ApiError(Exception):
         }
 
     def headers(self) -> dict[str, str]:
-        """Retry-After in whole seconds where waiting may mend it, else a word against sending a 4xx again."""
+        """Retry-After in whole seconds where waiting may mend it, else a word against sending a 4xx again.
+
+        A 401 names the scheme that is asked for.
+        """
         if self.retry_after_s is not None:
             return {"Retry-After": str(self.retry_after_s)}
-        return {"x-should-retry": "false"} if 400 <= self.status < 500 else {}
+        headers = {"x-should-retry": "false"} if 400 <= self.status < 500 else {}
+        return {**headers, "WWW-Authenticate": "Bearer"} if self.status == 401 else headers
 
 
 def from_refusal(refusal: Refusal, message: str, param: str | None = None) -> ApiError:

@@ -1,7 +1,7 @@
 """One OpenAI request on its way: counted, predicted, announced to the scheduler, answered by the granted replica.
 
 The request's bytes go to the replica as they came; the scheduler learns numbers and names only. Traffic that
-names no application belongs to one open application for all of its kind, which ends when it is idle.
+names no application belongs to one open application of its tenant, which ends when it is idle.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from serve_app.inference_request import InferenceRequest
 from serve_app.predictions import Predictions
 from serve_app.prefixes import prefix_hashes
 from serve_app.settings import IngressSettings
+from serve_app.tenants import DEFAULT_TENANT, in_tenants_words, scoped_id
 from serve_app.token_counting import TokenCounter
 
 ANONYMOUS_APPLICATION = "~anonymous"
 """The application of requests that name none. No client can name it: it lies outside `documents.ID_PATTERN`."""
-_DROPPED_HEADERS = frozenset({b"host", b"content-length", b"connection", b"transfer-encoding", b"priority"})
+_CONNECTION_HEADERS = frozenset({b"host", b"content-length", b"connection", b"transfer-encoding"})
+_DROPPED_HEADERS = _CONNECTION_HEADERS | {b"priority", b"authorization"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +99,18 @@ class Inference:
         return CountedCall(request, prompt_tokens, request.max_tokens or self.default_max_tokens, prefix)
 
     def answer_open(
-        self, counted: CountedCall, headers: tuple[tuple[bytes, bytes], ...]
+        self, counted: CountedCall, headers: tuple[tuple[bytes, bytes], ...], tenant: str = DEFAULT_TENANT
     ) -> tuple[CallKey, AsyncGenerator[dict[str, Any]]]:
         """Reveal the request as a call of its (open) application; its key and its answer's ASGI messages."""
         hints = counted.request.hints
-        key = CallKey(hints.application_id or ANONYMOUS_APPLICATION, f"call-{uuid.uuid4().hex[:16]}")
+        application_id = scoped_id(tenant, hints.application_id or ANONYMOUS_APPLICATION)
+        key = CallKey(application_id, f"call-{uuid.uuid4().hex[:16]}")
         kind = hints.application_type or "unknown"
         predicted = self.predict(key, kind, counted, "chat" if counted.request.is_chat else "completion")
         opens = ApplicationSpec(
             application_id=key.application_id,
             application_type=kind,
+            tenant=tenant,
             predicted_cost=self.predictions.application_cost(kind),
             open=True,
         )
@@ -150,7 +154,8 @@ class Inference:
                     yield message
         except CallRefused as refused:
             param = counted.prompt_field if refused.refusal is Refusal.CANNOT_FIT else None
-            raise from_refusal(refused.refusal, str(refused), param) from refused
+            reason = in_tenants_words(str(refused), key.application_id)
+            raise from_refusal(refused.refusal, reason, param) from refused
         except AnswerBroken as broken:
             raise from_refusal(Refusal.LOST, str(broken)) from broken
         finally:
@@ -162,7 +167,7 @@ def _length_field(request: InferenceRequest) -> str:
 
 
 def forwarded_headers(headers: Mapping[bytes, bytes] | list[tuple[bytes, bytes]]) -> tuple[tuple[bytes, bytes], ...]:
-    """The client's headers without those of its connection, and without a wish for priority."""
+    """The client's headers without those of its connection, without a wish for priority, and without its key."""
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     return tuple((name, value) for name, value in pairs if name.lower() not in _DROPPED_HEADERS)
 

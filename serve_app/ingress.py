@@ -2,6 +2,9 @@
 
 Any number of ingresses may run. Each holds the applications that were submitted to it; one that is asked for an
 application it does not hold asks its peers. Bodies are bounded, and nothing a client sends is answered with 500.
+
+Every operation is a tenant's: over HTTP that of the API key (`serve_app.authentication`), on the handle, which is
+trusted, whichever its caller names. An application of another tenant is as unknown as one that never was.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ from cluster.scheduler_client import SchedulerClient
 from cluster.scheduler_link import SchedulerLink
 from scheduler.actions import Refusal
 from scheduler.events import ApplicationCancelled, ApplicationClosed
-from serve_app.application_status import status_from_explanation, status_from_record
+from serve_app.application_status import bare_explanation, status_from_explanation, status_from_record
+from serve_app.authentication import KeyCheck, Tenant
 from serve_app.cluster_errors import install_cluster_handlers, within_answer_time
 from serve_app.documents import ID_PATTERN, parse_application
 from serve_app.errors import engine_error, from_refusal, install_handlers
@@ -40,6 +44,7 @@ from serve_app.predictions import Predictions
 from serve_app.relay import relay
 from serve_app.runner import ApplicationRunner
 from serve_app.settings import ServingSettings
+from serve_app.tenants import DEFAULT_TENANT, ApiKeys, bare_id, scoped_id
 from serve_app.token_counting import TokenCounter, create_counter
 
 logger = logging.getLogger("ray.serve")
@@ -53,18 +58,31 @@ install_cluster_handlers(http)
 # These stand above the class: Serve copies it where it is decorated, with such globals as there are by then.
 
 
-def _check_nameable(application_id: str) -> None:
-    """Raises ApiError 404 for what is no id that a client can give: it belongs to nobody, or to the service itself."""
+def _keys() -> ApiKeys:
+    """The keys of the ingress in this process."""
+    keys: ApiKeys = serve.get_replica_context().servable_object._keys
+    return keys
+
+
+http.add_middleware(KeyCheck, keys=_keys)
+
+
+def _named(application_id: str, tenant: str) -> str:
+    """What the service calls a tenant's application.
+
+    Raises ApiError 404 for what is no id that a client can give: it belongs to nobody, or to the service itself.
+    """
     if re.fullmatch(ID_PATTERN, application_id) is None:
         _raise_unknown(application_id)
+    return scoped_id(tenant, application_id)
 
 
 def _raise_unknown(application_id: str) -> NoReturn:
     raise from_refusal(Refusal.UNKNOWN_APPLICATION, f"no application {application_id!r}")
 
 
-async def _peer_events(peer: Any, application_id: str, after: int) -> AsyncGenerator[dict[str, Any]]:
-    stream = peer.options(stream=True).application_events.remote(application_id, after)
+async def _peer_events(peer: Any, application_id: str, after: int, tenant: str) -> AsyncGenerator[dict[str, Any]]:
+    stream = peer.options(stream=True).application_events.remote(application_id, after, tenant)
     try:
         async for event in stream:
             yield event
@@ -86,6 +104,7 @@ class Ingress:
 
     async def __init__(self, settings: dict[str, Any], engine_handle: Any) -> None:  # type: ignore[misc]
         self._settings = ServingSettings.model_validate(settings)
+        self._keys = ApiKeys(self._settings.ingress.api_keys, self._settings.ingress.api_keys_file)
         context = serve.get_replica_context()
         self._application = context.app_name
         self._scheduler = SchedulerClient.connect()
@@ -112,86 +131,95 @@ class Ingress:
 
     # ---- operations, over HTTP and the Ray handle alike
 
-    async def submit_application(self, document: dict[str, Any] | bytes) -> dict[str, Any]:
+    async def submit_application(
+        self, document: dict[str, Any] | bytes, tenant: str = DEFAULT_TENANT
+    ) -> dict[str, Any]:
         """Start a DAG of calls (see `serve_app.documents`); returns its status. Raises ApiError."""
         parsed = parse_application(document)
-        if parsed.application_id is not None and await self._peers.holder(parsed.application_id) is not None:
+        if parsed.application_id is not None and await self._peers.holder(parsed.application_id, tenant) is not None:
             message = f"application {parsed.application_id!r} exists already"
             raise from_refusal(Refusal.DUPLICATE_ID, message, "application_id")
-        return (await self._runner.submit(parsed)).model_dump()
+        return (await self._runner.submit(parsed, tenant)).model_dump()
 
-    async def get_application(self, application_id: str) -> dict[str, Any]:
+    async def get_application(self, application_id: str, tenant: str = DEFAULT_TENANT) -> dict[str, Any]:
         """Status and results of an application; its calls are None if it came call by call. Raises ApiError 404."""
-        if self._runner.holds(application_id):
-            return self._runner.get(application_id).status().model_dump()
-        peer = await self._peer_holding(application_id)
+        named = _named(application_id, tenant)
+        if self._runner.holds(named):
+            return self._runner.get(named).status().model_dump()
+        peer = await self._peers.holder(application_id, tenant)
         if peer is not None:
-            status: dict[str, Any] = await within_answer_time(peer.get_application.remote(application_id))
+            status: dict[str, Any] = await within_answer_time(peer.get_application.remote(application_id, tenant))
             return status
-        return await self._open_application(application_id)
+        return await self._open_application(named)
 
-    async def list_applications(self) -> list[dict[str, Any]]:
-        """Applications that ingresses hold, without their calls."""
-        return [*await self.local_applications(), *await self._peers.applications()]
+    async def list_applications(self, tenant: str = DEFAULT_TENANT) -> list[dict[str, Any]]:
+        """A tenant's applications that ingresses hold, without their calls."""
+        return [*await self.local_applications(tenant), *await self._peers.applications(tenant)]
 
-    async def local_applications(self) -> list[dict[str, Any]]:
-        """Applications that this ingress holds, without their calls."""
-        return [status.model_dump(exclude={"calls"}) for status in self._runner.summaries()]
+    async def local_applications(self, tenant: str = DEFAULT_TENANT) -> list[dict[str, Any]]:
+        """A tenant's applications that this ingress holds, without their calls."""
+        return [status.model_dump(exclude={"calls"}) for status in self._runner.summaries(tenant)]
 
-    async def holds_application(self, application_id: str) -> bool:
+    async def holds_application(self, application_id: str, tenant: str = DEFAULT_TENANT) -> bool:
         """Does this ingress hold the application?"""
-        return self._runner.holds(application_id)
+        return self._runner.holds(_named(application_id, tenant))
 
-    async def application_events(self, application_id: str, after: int = 0) -> AsyncGenerator[dict[str, Any]]:
+    async def application_events(
+        self, application_id: str, after: int = 0, tenant: str = DEFAULT_TENANT
+    ) -> AsyncGenerator[dict[str, Any]]:
         """Events of an application from number `after` + 1 on, until all is known. Raises ApiError 404."""
-        async with aclosing(await self._events_of(application_id, after)) as events:
+        async with aclosing(await self._events_of(application_id, after, tenant)) as events:
             async for event in events:
                 yield event
 
-    async def explain_application(self, application_id: str) -> dict[str, Any]:
+    async def explain_application(self, application_id: str, tenant: str = DEFAULT_TENANT) -> dict[str, Any]:
         """Why it waits, who is ahead of it, its tag and costs; its record once it has ended. Raises ApiError 404."""
-        _check_nameable(application_id)
-        explanation = await within_answer_time(self._scheduler.explain(application_id))
+        named = _named(application_id, tenant)
+        explanation = await within_answer_time(self._scheduler.explain(named))
         if explanation is not None:
-            return explanation
-        record = await within_answer_time(self._scheduler.record(application_id))
+            return bare_explanation(explanation)
+        record = await within_answer_time(self._scheduler.record(named))
         if record is None:
             _raise_unknown(application_id)
         return {**status_from_record(record).model_dump(), "why": f"it has {record.outcome}"}
 
-    async def cancel_application(self, application_id: str) -> dict[str, Any]:
+    async def cancel_application(self, application_id: str, tenant: str = DEFAULT_TENANT) -> dict[str, Any]:
         """Stop an application; its place and memory are free within a second. Raises ApiError 404."""
-        if self._runner.holds(application_id):
-            return self._runner.cancel(application_id).model_dump()
-        peer = await self._peer_holding(application_id)
+        named = _named(application_id, tenant)
+        if self._runner.holds(named):
+            return self._runner.cancel(named).model_dump()
+        peer = await self._peers.holder(application_id, tenant)
         if peer is not None:
-            status: dict[str, Any] = await within_answer_time(peer.cancel_application.remote(application_id))
+            status: dict[str, Any] = await within_answer_time(peer.cancel_application.remote(application_id, tenant))
             return status
-        status = await self._open_application(application_id)
-        self._link.tell(ApplicationCancelled(application_id, "cancelled by its client"))
+        status = await self._open_application(named)
+        self._link.tell(ApplicationCancelled(named, "cancelled by its client"))
         return status
 
-    async def close_application(self, application_id: str) -> dict[str, Any]:
+    async def close_application(self, application_id: str, tenant: str = DEFAULT_TENANT) -> dict[str, Any]:
         """Say that an open application will send no more calls. Raises ApiError 404."""
-        status = await self.get_application(application_id)
-        self._link.tell(ApplicationClosed(application_id))
+        status = await self.get_application(application_id, tenant)
+        self._link.tell(ApplicationClosed(_named(application_id, tenant)))
         return status
 
     async def scheduler_overview(self) -> dict[str, Any]:
         """The scheduler's state in a few numbers."""
         return await within_answer_time(self._scheduler.overview())
 
-    async def infer(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    async def infer(self, path: str, body: dict[str, Any], tenant: str = DEFAULT_TENANT) -> dict[str, Any]:
         """One OpenAI request (`/v1/chat/completions` or `/v1/completions`), answered whole. Raises ApiError."""
-        status, answer = await drain(self._inference_messages(path, json.dumps({**body, "stream": False}).encode()))
+        messages = self._inference_messages(path, json.dumps({**body, "stream": False}).encode(), tenant)
+        status, answer = await drain(messages)
         if status != 200:
             raise engine_error(status, answer)
         document: dict[str, Any] = json.loads(answer)
         return document
 
-    async def infer_stream(self, path: str, body: dict[str, Any]) -> AsyncGenerator[bytes]:
+    async def infer_stream(
+        self, path: str, body: dict[str, Any], tenant: str = DEFAULT_TENANT
+    ) -> AsyncGenerator[bytes]:
         """One OpenAI request, answered as the bytes of its server-sent events. Raises ApiError."""
-        stream = self._inference_messages(path, json.dumps({**body, "stream": True}).encode())
+        stream = self._inference_messages(path, json.dumps({**body, "stream": True}).encode(), tenant)
         async with aclosing(stream):
             start = await anext(stream)
             if start["status"] != 200:
@@ -201,40 +229,37 @@ class Ingress:
                 if message.get("body"):
                     yield message["body"]
 
-    async def _inference_messages(self, path: str, body: bytes) -> AsyncGenerator[dict[str, Any]]:
+    async def _inference_messages(self, path: str, body: bytes, tenant: str) -> AsyncGenerator[dict[str, Any]]:
         counted = await self._inference.count(parse_inference(path, {}, body))
-        _, messages = self._inference.answer_open(counted, ((b"content-type", b"application/json"),))
+        _, messages = self._inference.answer_open(counted, ((b"content-type", b"application/json"),), tenant)
         async with aclosing(messages):
             async for message in messages:
                 yield message
 
-    async def _open_application(self, application_id: str) -> dict[str, Any]:
+    async def _open_application(self, named: str) -> dict[str, Any]:
         """The status of an application that came call by call, as the scheduler knows it."""
-        explanation = await within_answer_time(self._scheduler.explain(application_id))
+        explanation = await within_answer_time(self._scheduler.explain(named))
         if explanation is not None:
             return status_from_explanation(explanation, wall_s()).model_dump()
-        record = await within_answer_time(self._scheduler.record(application_id))
+        record = await within_answer_time(self._scheduler.record(named))
         if record is None:
-            _raise_unknown(application_id)
+            _raise_unknown(bare_id(named))
         return status_from_record(record).model_dump()
 
-    async def _peer_holding(self, application_id: str) -> Any | None:
-        """A handle to the other ingress that holds an application. Raises ApiError 404 for what can be no id."""
-        _check_nameable(application_id)
-        return await self._peers.holder(application_id)
-
-    async def _events_of(self, application_id: str, after: int) -> AsyncGenerator[dict[str, Any]]:
+    async def _events_of(self, application_id: str, after: int, tenant: str) -> AsyncGenerator[dict[str, Any]]:
         """The stream of an application's events, once it is known who holds it. Raises ApiError 404."""
-        if self._runner.holds(application_id):
-            return self._runner.events(application_id, after)
-        peer = await self._peer_holding(application_id)
+        named = _named(application_id, tenant)
+        if self._runner.holds(named):
+            return self._runner.events(named, after)
+        peer = await self._peers.holder(application_id, tenant)
         if peer is None:
             message = f"no events of {application_id!r}: events exist for applications that were submitted whole"
             raise from_refusal(Refusal.UNKNOWN_APPLICATION, message)
-        return _peer_events(peer, application_id, after)
+        return _peer_events(peer, application_id, after, tenant)
 
     async def check_health(self) -> None:
-        """Fail when the talk with the scheduler has ended."""
+        """Fail when the talk with the scheduler has ended. Every few seconds, so that changed keys count soon."""
+        self._keys.refresh()
         if not self._link.alive:
             raise RuntimeError("the ingress no longer talks to the scheduler")
 
@@ -251,12 +276,13 @@ class Ingress:
 
     @http.post("/v1/chat/completions")
     @http.post("/v1/completions")
-    async def _http_infer(self, request: Request) -> Response:
+    async def _http_infer(self, request: Request, tenant: Tenant) -> Response:
         body = await bounded_body(request, self._settings.ingress.max_body_bytes)
         inference = parse_inference(request.url.path, request.headers, body)
         counted = await self._inference.count(inference)
-        key, messages = self._inference.answer_open(counted, forwarded_headers(request.headers.raw))
-        return await relay(request, messages, {"x-application-id": key.application_id, "x-call-id": key.call_id})
+        key, messages = self._inference.answer_open(counted, forwarded_headers(request.headers.raw), tenant)
+        names = {"x-application-id": bare_id(key.application_id), "x-call-id": key.call_id}
+        return await relay(request, messages, names)
 
     @http.get("/v1/models")
     async def _http_models(self, request: Request) -> Response:
@@ -274,34 +300,34 @@ class Ingress:
         return await within_answer_time(relay(request, self._replicas.pass_through(forwarded_get(request)), {}))
 
     @http.post("/v1/applications")
-    async def _http_submit(self, request: Request) -> Response:
+    async def _http_submit(self, request: Request, tenant: Tenant) -> Response:
         body = await bounded_body(request, self._settings.ingress.max_body_bytes)
-        return JSONResponse(await self.submit_application(body), status_code=201)
+        return JSONResponse(await self.submit_application(body, tenant), status_code=201)
 
     @http.get("/v1/applications")
-    async def _http_list(self) -> Response:
-        return JSONResponse({"data": await self.list_applications()})
+    async def _http_list(self, tenant: Tenant) -> Response:
+        return JSONResponse({"data": await self.list_applications(tenant)})
 
     @http.get("/v1/applications/{application_id}")
-    async def _http_get(self, application_id: str) -> Response:
-        return JSONResponse(await self.get_application(application_id))
+    async def _http_get(self, application_id: str, tenant: Tenant) -> Response:
+        return JSONResponse(await self.get_application(application_id, tenant))
 
     @http.get("/v1/applications/{application_id}/events")
-    async def _http_events(self, application_id: str, request: Request) -> Response:
-        events = server_sent(await self._events_of(application_id, last_event_id(request)))
+    async def _http_events(self, application_id: str, request: Request, tenant: Tenant) -> Response:
+        events = server_sent(await self._events_of(application_id, last_event_id(request), tenant))
         return StreamingResponse(events, media_type="text/event-stream", headers={"cache-control": "no-store"})
 
     @http.get("/v1/applications/{application_id}/explain")
-    async def _http_explain(self, application_id: str) -> Response:
-        return JSONResponse(await self.explain_application(application_id))
+    async def _http_explain(self, application_id: str, tenant: Tenant) -> Response:
+        return JSONResponse(await self.explain_application(application_id, tenant))
 
     @http.post("/v1/applications/{application_id}/close")
-    async def _http_close(self, application_id: str) -> Response:
-        return JSONResponse(await self.close_application(application_id))
+    async def _http_close(self, application_id: str, tenant: Tenant) -> Response:
+        return JSONResponse(await self.close_application(application_id, tenant))
 
     @http.delete("/v1/applications/{application_id}")
-    async def _http_cancel(self, application_id: str) -> Response:
-        return JSONResponse(await self.cancel_application(application_id))
+    async def _http_cancel(self, application_id: str, tenant: Tenant) -> Response:
+        return JSONResponse(await self.cancel_application(application_id, tenant))
 
     @http.get("/v1/scheduler")
     async def _http_overview(self) -> Response:

@@ -36,16 +36,17 @@ class Peers:
         """A handle to each other ingress."""
         return [self._to(peer_id) for peer_id in sorted(await self._ids())]
 
-    async def holder(self, application_id: str) -> Any | None:
-        """A handle to the ingress that holds an application, if another one does."""
+    async def holder(self, application_id: str, tenant: str) -> Any | None:
+        """A handle to the ingress that holds a tenant's application, if another one does."""
         peers = await self.all()
-        answers = await asyncio.gather(*(_answer(peer.holds_application.remote(application_id)) for peer in peers))
+        questions = (peer.holds_application.remote(application_id, tenant) for peer in peers)
+        answers = await asyncio.gather(*(_answer(question) for question in questions))
         return next((peer for peer, holds in zip(peers, answers, strict=True) if holds), None)
 
-    async def applications(self) -> list[dict[str, Any]]:
-        """Applications that the other ingresses hold, without their calls."""
+    async def applications(self, tenant: str) -> list[dict[str, Any]]:
+        """A tenant's applications that the other ingresses hold, without their calls."""
         peers = await self.all()
-        answers = await asyncio.gather(*(_answer(peer.local_applications.remote()) for peer in peers))
+        answers = await asyncio.gather(*(_answer(peer.local_applications.remote(tenant)) for peer in peers))
         return [status for statuses in answers for status in statuses or ()]
 
     async def _ids(self) -> frozenset[str]:

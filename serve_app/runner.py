@@ -3,7 +3,8 @@
 One task a call; an application's state changes only in `Run`'s methods, on one event loop. A call that fails or
 is refused fails its application: the scheduler is told, and drops the rest. Laws: an application is announced
 before any of its calls; one that shows as ended shows all its outputs; it is kept until its GPS finish is known (or
-lost with the scheduler that knew it) and `max_applications_kept` later ones have settled.
+lost with the scheduler that knew it) and `max_applications_kept` later ones have settled. Ids are the service's own
+(`serve_app.tenants`), but for those in a document, a status or an error, which are the tenant's.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from serve_app.documents import ApplicationDocument, ApplicationStatus, CallStat
 from serve_app.errors import ApiError, engine_error, from_refusal
 from serve_app.inference import CountedCall, Inference
 from serve_app.inference_request import COMPLETIONS_DEFAULT_TOKENS, InferenceRequest, parse_inference
+from serve_app.tenants import DEFAULT_TENANT, bare_id, in_tenants_words, scoped_id
 
 logger = logging.getLogger("ray.serve")
 
@@ -46,8 +48,9 @@ CHARS_PER_TOKEN = 4
 class Run:
     """One application on its way: what was asked, what is known, and the tasks of its calls."""
 
-    def __init__(self, application_id: str, document: ApplicationDocument) -> None:
+    def __init__(self, application_id: str, document: ApplicationDocument, tenant: str = DEFAULT_TENANT) -> None:
         self.application_id = application_id
+        self.tenant = tenant
         self.document = document
         self.created_s = wall_s()
         self.calls = {call.name: CallStatus(name=call.name, state="blocked") for call in document.calls}
@@ -96,8 +99,9 @@ class Run:
         return ApplicationStatus.model_validate(
             {
                 **known,
-                "application_id": self.application_id,
+                "application_id": bare_id(self.application_id),
                 "application_type": self.document.application_type,
+                "tenant": self.tenant,
                 "weight": self.document.weight,
                 "state": self.state,
                 "finish_tag": self.finish_tag,
@@ -127,9 +131,9 @@ class Run:
             case PublishTag():
                 self._take_tag(action)
             case Reject(refusal=refusal, message=message, call_id=None):
-                self._refuse(from_refusal(refusal, message, self._field_at_fault(refusal)))
+                self._refuse(from_refusal(refusal, self._own_words(message), self._field_at_fault(refusal)))
             case Reject(refusal=refusal, message=message, call_id=str(call_id)):
-                self.fail(call_id, from_refusal(refusal, message))
+                self.fail(call_id, from_refusal(refusal, self._own_words(message)))
             case Grant(call_id=call_id):
                 self.calls[call_id].state = "running"
                 self.events.add("call_granted", call=call_id, replica=action.replica_id)
@@ -203,6 +207,9 @@ class Run:
         self.events.add("application_ended", state="failed", completion_s=None)
         self.events.close()
 
+    def _own_words(self, message: str) -> str:
+        return in_tenants_words(message, self.application_id)
+
     def _field_at_fault(self, refusal: Refusal) -> str | None:
         """The field that names the longest prompt, when that is what does not fit."""
         if refusal is not Refusal.CANNOT_FIT:
@@ -238,19 +245,19 @@ class ApplicationRunner:
         """Is this application here, running or kept?"""
         return application_id in self._runs
 
-    async def submit(self, document: ApplicationDocument) -> ApplicationStatus:
+    async def submit(self, document: ApplicationDocument, tenant: str = DEFAULT_TENANT) -> ApplicationStatus:
         """Start an application; returns once the scheduler has taken it. Raises ApiError when it is refused.
 
         Its calls are counted here, all of them at once: one that has begun is not refused a call in its middle.
         """
-        application_id = document.application_id or f"app-{uuid.uuid4().hex[:20]}"
+        application_id = scoped_id(tenant, document.application_id or f"app-{uuid.uuid4().hex[:20]}")
         if application_id in self._runs:
-            message = f"application {application_id!r} exists already"
+            message = f"application {document.application_id!r} exists already"
             raise from_refusal(Refusal.DUPLICATE_ID, message, "application_id")
         for index, asked in enumerate(document.calls):
             self._inference.check_length(f"calls[{index}].max_tokens", asked.max_tokens)
         self._inference.check_room(sum(run.unfinished_calls for run in self._runs.values()), len(document.calls))
-        run = self._runs[application_id] = Run(application_id, document)
+        run = self._runs[application_id] = Run(application_id, document, tenant)
         try:
             counted = {name: await self._count(run, name) for name in run.roots}
             spec = self._spec(run, counted)
@@ -260,7 +267,7 @@ class ApplicationRunner:
         await self._announce(run, spec)
         for name, call in counted.items():
             self._spawn(run, self._run_call(run, name, call))
-        log_event(logger, "application_accepted", application_id=application_id, calls=len(run.calls))
+        log_event(logger, "application_accepted", application_id=application_id, tenant=tenant, calls=len(run.calls))
         return run.status()
 
     async def _announce(self, run: Run, spec: ApplicationSpec) -> None:
@@ -278,12 +285,12 @@ class ApplicationRunner:
     def get(self, application_id: str) -> Run:
         """An application by id. Raises ApiError 404."""
         if application_id not in self._runs:
-            raise from_refusal(Refusal.UNKNOWN_APPLICATION, f"no application {application_id!r}")
+            raise from_refusal(Refusal.UNKNOWN_APPLICATION, f"no application {bare_id(application_id)!r}")
         return self._runs[application_id]
 
-    def summaries(self) -> list[ApplicationStatus]:
-        """All applications kept here, oldest first, without their calls."""
-        return [run.summary() for run in self._runs.values()]
+    def summaries(self, tenant: str = DEFAULT_TENANT) -> list[ApplicationStatus]:
+        """A tenant's applications kept here, oldest first, without their calls."""
+        return [run.summary() for run in self._runs.values() if run.tenant == tenant]
 
     def events(self, application_id: str, after: int = 0) -> AsyncGenerator[dict[str, Any]]:
         """Events of an application from number `after` + 1 on, until it has settled. Raises ApiError 404 at once."""
@@ -389,6 +396,7 @@ class ApplicationRunner:
         return ApplicationSpec(
             application_id=run.application_id,
             application_type=run.document.application_type,
+            tenant=run.tenant,
             weight=run.document.weight,
             deadline_s=run.document.deadline_s,
             period_s=run.document.period_s,

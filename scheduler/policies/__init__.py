@@ -10,15 +10,73 @@ import inspect
 from collections.abc import Mapping
 
 from scheduler.cost import COSTS
+from scheduler.policies.app_fcfs import AppFcfs
+from scheduler.policies.atlas import CriticalPathAttainedService
+from scheduler.policies.cfs import Cfs
 from scheduler.policies.contract import Policy
+from scheduler.policies.d2lpm import D2lpm
+from scheduler.policies.dlpm import Dlpm
+from scheduler.policies.drf import Drf
+from scheduler.policies.drr import Drr
+from scheduler.policies.edf import EarliestDeadlineFirst
+from scheduler.policies.eevdf import Eevdf
+from scheduler.policies.equinox import Equinox
+from scheduler.policies.fairserve import FairServe
 from scheduler.policies.fcfs import Fcfs
+from scheduler.policies.gps import Gps
+from scheduler.policies.hrrn import HighestResponseRatioNext
 from scheduler.policies.justitia import Justitia
+from scheduler.policies.justitia_c import JustitiaC
+from scheduler.policies.las import LeastAttainedService
+from scheduler.policies.lottery import Lottery
+from scheduler.policies.mlfq import MultilevelFeedback
+from scheduler.policies.plas import ProgramLevelAttainedService
+from scheduler.policies.rm import RateMonotonic
+from scheduler.policies.rr import RoundRobin
+from scheduler.policies.sfq import Sfq
+from scheduler.policies.sjf import ShortestJobFirst
+from scheduler.policies.srtf import ShortestRemainingTimeFirst
+from scheduler.policies.stride import Stride
+from scheduler.policies.vtc import Vtc
+from scheduler.policies.vtc_oracle import VtcOracle
+from scheduler.policies.vtc_predict import VtcPredict
+from scheduler.policies.wf2q import Wf2q
+from scheduler.policies.wfq import Wfq
 
 POLICIES: Mapping[str, type[Policy]] = {
     policy.name: policy
     for policy in (
         Fcfs,
         Justitia,
+        AppFcfs,
+        RoundRobin,
+        ShortestJobFirst,
+        ShortestRemainingTimeFirst,
+        MultilevelFeedback,
+        LeastAttainedService,
+        ProgramLevelAttainedService,
+        CriticalPathAttainedService,
+        HighestResponseRatioNext,
+        EarliestDeadlineFirst,
+        RateMonotonic,
+        D2lpm,
+        Dlpm,
+        Equinox,
+        FairServe,
+        JustitiaC,
+        Vtc,
+        VtcOracle,
+        VtcPredict,
+        Lottery,
+        Stride,
+        Cfs,
+        Eevdf,
+        Gps,
+        Wfq,
+        Wf2q,
+        Sfq,
+        Drr,
+        Drf,
     )
 }
 

@@ -50,7 +50,8 @@ class ApplicationFacts:
     `sequence` numbers applications in order of arrival. Costs are in the unit of the core's cost function:
     `predicted_cost` of the whole (the true cost once it has ended), `remaining_cost` of what has not been served yet,
     what runs counted as far as it has come. `start_tag` and `finish_tag` are virtual time. `deadline_s` is a moment
-    on the scheduler's clock, `period_s` a length; both are infinite when nobody stated them.
+    on the scheduler's clock, `period_s` a length; both are infinite when nobody stated them. `calls` counts the calls
+    that were revealed.
     """
 
     application_id: str
@@ -68,6 +69,7 @@ class ApplicationFacts:
     remaining_cost: float = 0.0
     deadline_s: float = inf
     period_s: float = inf
+    calls: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +118,8 @@ class Policy(ABC):
     """Whether it is fair among flows by itself; the tenant level (`scheduler.tenants`) is for those that are not."""
     orders_by_tag: bool = False
     """Whether applications go in the order of their finish tags."""
+    follows_service: bool = False
+    """Whether service alone (progress of running calls) may change its head."""
     ages: bool = False
     """Whether time alone may change its head."""
     left_to_chance: bool = False
@@ -129,16 +133,25 @@ class Policy(ABC):
     def head(self) -> CallKey | None:
         """The call to run next, or None when none waits."""
 
-    def priority(self, call: CallFacts) -> int | None:
-        """The same order as an integer in [0, MAX_PRIORITY], smaller first, for the engine's own queue.
+    def rank(self, call: CallFacts) -> float | None:
+        """Where a call stands in the order at present, whether it waits or runs; smaller first, ties by readiness.
 
-        None, for a policy whose order is not a number a call: the engine keeps the order of grants.
+        None, for a policy whose order is not a number a call.
         """
         return None
+
+    def priority(self, call: CallFacts) -> int | None:
+        """The rank as an integer in [0, MAX_PRIORITY], for the engine's own queue; None keeps the order of grants."""
+        rank = self.rank(call)
+        return None if rank is None else bounded_priority(rank)
 
     def preferred_replica(self, key: CallKey) -> str | None:
         """Where this waiting call should run if there is room; None leaves it to the core."""
         return None
+
+    def tenant_count(self) -> int:
+        """Tenants among whom it shares at present."""
+        return 1
 
     # ---- the queue
 

@@ -8,7 +8,7 @@ Defining property: start order is arrival order. O(log n).
 from __future__ import annotations
 
 from scheduler.finish_heap import FinishHeap
-from scheduler.policies.contract import CallFacts, Policy, bounded_priority
+from scheduler.policies.contract import CallFacts, Policy
 from scheduler.types import CallKey
 
 
@@ -31,5 +31,5 @@ class Fcfs(Policy):
     def head(self) -> CallKey | None:
         return self._waiting.peek()
 
-    def priority(self, call: CallFacts) -> int:
-        return bounded_priority(call.ready_sequence)
+    def rank(self, call: CallFacts) -> float | None:
+        return call.ready_sequence

@@ -58,6 +58,11 @@ class FlowQueues:
         """A waiting call; KeyError for any other."""
         return self._calls[key]
 
+    def flow_of(self, key: CallKey) -> str | None:
+        """The flow of a waiting call; None for any other key."""
+        call = self._calls.get(key)
+        return None if call is None else call.flow
+
     def first(self, flow: str) -> CallFacts:
         """The call of a backlogged flow that became ready first; KeyError for any other flow."""
         key = self._queues[flow].peek()

@@ -12,7 +12,7 @@ waiting. O(log n).
 from __future__ import annotations
 
 from scheduler.finish_heap import FinishHeap
-from scheduler.policies.contract import ApplicationFacts, CallFacts, Need, Policy, bounded_priority
+from scheduler.policies.contract import ApplicationFacts, CallFacts, Need, Policy
 from scheduler.types import CallKey
 
 
@@ -54,5 +54,5 @@ class Justitia(Policy):
         application_id = self._applications.peek()
         return None if application_id is None else self._calls[application_id].peek()
 
-    def priority(self, call: CallFacts) -> int | None:
-        return bounded_priority(call.application.finish_tag)
+    def rank(self, call: CallFacts) -> float | None:
+        return call.application.finish_tag

@@ -30,7 +30,11 @@ SequenceId = Hashable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineProfile:
-    """Size and speed of an engine. Raises ValueError when a size is below 1 or a time below 0."""
+    """Size and speed of an engine. Raises ValueError when a size is below 1 or a time below 0.
+
+    `chunked_prefill` and the prefix cache (`prefix_cache_blocks` hashes, each of `prefix_block_tokens` tokens; 0 for
+    none) are of `scheduler.sim.batch`.
+    """
 
     block_tokens: int = 16
     usable_blocks: int = 459
@@ -40,6 +44,9 @@ class EngineProfile:
     per_sequence_s: float = 0.00012
     per_prefill_token_s: float = 0.0001
     max_model_len: int = 7344
+    chunked_prefill: bool = False
+    prefix_cache_blocks: int = 0
+    prefix_block_tokens: int = 64
 
     def __post_init__(self) -> None:
         sizes = (
@@ -48,10 +55,13 @@ class EngineProfile:
             "max_sequences",
             "prefill_tokens_per_iteration",
             "max_model_len",
+            "prefix_block_tokens",
         )
         for name in sizes:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.prefix_cache_blocks < 0:
+            raise ValueError(f"prefix_cache_blocks must not be negative, got {self.prefix_cache_blocks}")
         for name in ("base_s", "per_sequence_s", "per_prefill_token_s"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must be finite and not negative, got {getattr(self, name)}")

@@ -1,4 +1,4 @@
-"""`justitia bench`: measurements of the running system, each comparing two ways in one run."""
+"""`justitia bench`: measurements, each comparing two ways in one run."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from serve_app.cli import http
+from serve_app.cli.bench_core import core
 from serve_app.cli.overhead import Measurement, compare
 from serve_app.cli.service import DEFAULT_CONFIG, ConfigOption, running_service, with_engine, with_port
 
@@ -32,9 +33,7 @@ TINY_ENGINE = {
 BENCHMARK_APPLICATION = "serve_app.benchmark_app:build"
 
 
-@bench.callback()
-def _group() -> None:
-    """Keep `overhead` a command of its own while it is the only one."""
+bench.command()(core)
 
 
 @bench.command()

@@ -14,12 +14,13 @@ def cancel(
     application_id: Annotated[str, typer.Argument(help="The application.")],
     as_json: http.JsonOption = False,
     url: http.UrlOption = http.DEFAULT_URL,
+    api_key: http.ApiKeyOption = None,
 ) -> None:
     """Cancel an application: its running calls stop, its waiting calls never run.
 
     Example: [bold]justitia cancel my-review-7[/bold]
     """
-    answer = http.ask(url, "DELETE", http.application_path(application_id))
+    answer = http.ask(url, "DELETE", http.application_path(application_id), api_key=api_key)
     if as_json:
         http.print_json(answer)
     else:

@@ -33,6 +33,7 @@ def demo(
     simulated: SimulatedOption = False,
     seconds: Annotated[float, typer.Option(help="Give up after so long.", min=1)] = 600.0,
     as_json: http.JsonOption = False,
+    api_key: http.ApiKeyOption = None,
 ) -> None:
     """Start the service, run applications of several types on it, and show how each of them fared.
 
@@ -53,7 +54,7 @@ def demo(
     with running_service(document, console) as url:
         console.print(f"The service is up at {url}.")
         try:
-            statuses = asyncio.run(_run(url, console, seconds))
+            statuses = asyncio.run(_run(url, console, seconds, api_key))
         except httpx.TransportError as error:
             http.end_unreachable(url, error)
     if as_json:
@@ -65,8 +66,8 @@ def demo(
         raise typer.Exit(http.NOT_FINISHED)
 
 
-async def _run(url: str, console: Console, seconds: float) -> list[Status]:
-    async with http.make_async_client(url) as client:
+async def _run(url: str, console: Console, seconds: float, api_key: str | None = None) -> list[Status]:
+    async with http.make_async_client(url, api_key) as client:
         try:
             async with asyncio.timeout(seconds):
                 ids = await _submit(client, console)

@@ -18,12 +18,13 @@ def explain(
     application_id: Annotated[str, typer.Argument(help="The application.")],
     as_json: http.JsonOption = False,
     url: http.UrlOption = http.DEFAULT_URL,
+    api_key: http.ApiKeyOption = None,
 ) -> None:
     """Say why an application waits: its finish tag, its costs, and who is ahead of it.
 
     Example: [bold]justitia explain my-review-7[/bold]
     """
-    answer = http.ask(url, "GET", http.application_path(application_id, "explain"))
+    answer = http.ask(url, "GET", http.application_path(application_id, "explain"), api_key=api_key)
     if as_json:
         http.print_json(answer)
         return

@@ -22,17 +22,30 @@ TIMEOUT_S = 30.0
 UrlOption = Annotated[
     str, typer.Option("--url", envvar="JUSTITIA_URL", help="Where the service listens.", show_default=True)
 ]
+ApiKeyOption = Annotated[
+    str | None,
+    typer.Option("--api-key", envvar="JUSTITIA_API_KEY", help="Where the service asks for one.", show_default=False),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 
 
-def make_client(url: str) -> httpx.Client:
+def make_client(url: str, api_key: str | None = None) -> httpx.Client:
     """A client of the service at `url`; an answer may take TIMEOUT_S seconds. Raises httpx.InvalidURL."""
-    return httpx.Client(base_url=url, timeout=TIMEOUT_S)
+    return httpx.Client(base_url=url, timeout=TIMEOUT_S, headers=authorization(api_key))
 
 
-def make_async_client(url: str) -> httpx.AsyncClient:
+def make_async_client(url: str, api_key: str | None = None) -> httpx.AsyncClient:
     """As `make_client`, for a command that asks for several things at once."""
-    return httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S)
+    return httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S, headers=authorization(api_key))
+
+
+def authorization(api_key: str | None) -> dict[str, str]:
+    """The header that carries a key. Ends the command for a key that no header can carry, without printing it."""
+    if not api_key:
+        return {}
+    if not api_key.isascii() or not api_key.isprintable():
+        raise typer.BadParameter("the API key must be visible ASCII characters")
+    return {"Authorization": f"Bearer {api_key}"}
 
 
 def application_path(application_id: str, action: str = "") -> str:
@@ -41,10 +54,10 @@ def application_path(application_id: str, action: str = "") -> str:
     return f"{path}/{action}" if action else path
 
 
-def ask(url: str, method: str, path: str, body: object = None) -> Any:
+def ask(url: str, method: str, path: str, body: object = None, *, api_key: str | None) -> Any:
     """The service's answer, parsed. Ends the command (typer.Exit) when there is none or it is a refusal."""
     try:
-        with make_client(url) as client:
+        with make_client(url, api_key) as client:
             answer = client.request(method, path, json=body)
     except (httpx.TransportError, httpx.InvalidURL) as error:
         end_unreachable(url, error)

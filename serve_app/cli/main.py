@@ -10,6 +10,7 @@ from serve_app.cli.demo import demo
 from serve_app.cli.explain import explain
 from serve_app.cli.policies import policies
 from serve_app.cli.serve import serve
+from serve_app.cli.simulate import simulate
 from serve_app.cli.status import status
 from serve_app.cli.submit import submit
 
@@ -20,7 +21,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
 )
-for command in (demo, serve, submit, status, explain, cancel, policies):
+for command in (demo, serve, submit, status, explain, cancel, policies, simulate):
     app.command()(command)
 app.add_typer(bench, name="bench")
 

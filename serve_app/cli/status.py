@@ -18,13 +18,14 @@ def status(
     application_id: Annotated[str | None, typer.Argument(help="One application; without it, all.")] = None,
     as_json: http.JsonOption = False,
     url: http.UrlOption = http.DEFAULT_URL,
+    api_key: http.ApiKeyOption = None,
 ) -> None:
     """Show how far applications are: state, finish tag, calls done, times.
 
     Example: [bold]justitia status my-review-7[/bold]
     """
     path = http.APPLICATIONS if application_id is None else http.application_path(application_id)
-    answer = http.ask(url, "GET", path)
+    answer = http.ask(url, "GET", path, api_key=api_key)
     if as_json:
         http.print_json(answer)
         return

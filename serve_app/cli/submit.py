@@ -22,15 +22,16 @@ def submit(
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended, and print its answer.")] = False,
     as_json: http.JsonOption = False,
     url: http.UrlOption = http.DEFAULT_URL,
+    api_key: http.ApiKeyOption = None,
 ) -> None:
     """Submit an application: LLM calls and what each of them waits for.
 
     Example: [bold]justitia submit review.yaml --wait[/bold]
     """
-    answer = http.ask(url, "POST", http.APPLICATIONS, read_document(file))
+    answer = http.ask(url, "POST", http.APPLICATIONS, read_document(file), api_key=api_key)
     application_id = str(answer["application_id"])
     if wait:
-        answer = wait_for(application_id, url, quiet=as_json)
+        answer = wait_for(application_id, url, quiet=as_json, api_key=api_key)
     if as_json:
         http.print_json(answer)
     elif not wait:
@@ -54,11 +55,11 @@ def read_document(file: str) -> dict[str, Any]:
     return document
 
 
-def wait_for(application_id: str, url: str, quiet: bool) -> dict[str, Any]:
+def wait_for(application_id: str, url: str, quiet: bool, api_key: str | None) -> dict[str, Any]:
     """The status of the application once it has ended; shows it on the way unless `quiet`."""
 
     async def follow() -> dict[str, Any]:
-        async with http.make_async_client(url) as client:
+        async with http.make_async_client(url, api_key) as client:
             return (await watch(client, [application_id], Console(quiet=quiet)))[0]
 
     try:

@@ -47,7 +47,7 @@ def test_what_was_admitted_together_stays_within_the_pool(calls: list[Holding], 
     replica = Replica("r", limits(blocks=blocks, block_tokens=block, max_sequences=9), watermark=0.05)
     for number, holding in enumerate(calls):
         if replica.fits(holding):
-            replica.holdings[str(number)] = holding
+            replica.hold(str(number), holding)
     held = list(replica.holdings.values())
     if len(held) > 1:
         assert stepwise_peak_tokens(held, block) <= replica.admissible_tokens <= 0.95 * blocks * block

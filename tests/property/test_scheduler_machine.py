@@ -27,6 +27,7 @@ from scheduler.events import (
     CallFailed,
     CallFinished,
     CallLost,
+    CallPreempted,
     CallReady,
     CallRevealed,
     CallStarted,
@@ -44,7 +45,7 @@ from scheduler.events import (
 from scheduler.explain import explain, overview
 from scheduler.lifecycle import CallState
 from scheduler.policies import POLICIES
-from scheduler.settings import ClockMode, CoreSettings, Flows
+from scheduler.settings import Admission, ClockMode, CoreSettings, Flows
 from scheduler.tenants import choose_policy
 from scheduler.types import ApplicationSpec, CallSpec
 from tests.scheduling import application, call, clean_state, limits
@@ -96,6 +97,7 @@ class World(RuleBasedStateMachine):
         pick=picks,
         flows=st.sampled_from(Flows),
         tenant_level=st.sampled_from([True, True, False]),
+        admission=st.sampled_from([*Admission, Admission.PROJECTED_PEAK]),
         clock=st.sampled_from(ClockMode),
         clock_rate=st.sampled_from([1.0, 1.0, 1.5]),
         attempts=st.integers(1, 3),
@@ -106,6 +108,7 @@ class World(RuleBasedStateMachine):
         pick: int,
         flows: Flows,
         tenant_level: bool,
+        admission: Admission,
         clock: ClockMode,
         clock_rate: float,
         attempts: int,
@@ -116,6 +119,7 @@ class World(RuleBasedStateMachine):
             flows=flows,
             tenant_level=tenant_level,
             tenant_weights=(("gold", 4.0),),
+            admission=admission,
             clock=clock,
             clock_rate=clock_rate,
             nominal_iterations_per_s=0.5,
@@ -165,6 +169,8 @@ class World(RuleBasedStateMachine):
             case CallStarted(lease_id) if lease_id in self.leases:
                 self.leases[lease_id].started = True
             case CallFinished(lease_id) | CallStopped(lease_id) | CallFailed(lease_id) | CallLost(lease_id):
+                self._lease_ended(lease_id)
+            case CallPreempted(lease_id) if lease_id in self.leases and not self.leases[lease_id].aborted:
                 self._lease_ended(lease_id)
             case ReplicaLeft(replica_id):
                 for lease_id in [k for k, lease in self.leases.items() if lease.replica_id == replica_id]:
@@ -367,6 +373,12 @@ class World(RuleBasedStateMachine):
     @rule(pick=picks, stale=st.sampled_from([False] * 9 + [True]))
     def lose(self, pick: int, stale: bool) -> None:
         self.say(CallLost(self.some_lease(pick, stale=stale), "the connection broke"))
+
+    @rule(pick=picks, stale=st.sampled_from([False] * 9 + [True]), d=st.integers(0, 40))
+    def preempt(self, pick: int, stale: bool, d: int) -> None:
+        lease_id = self.some_lease(pick, stale=stale)
+        sequences = self.core.leases[lease_id].sequences if lease_id in self.leases else 1
+        self.say(CallPreempted(lease_id, (d,) * sequences))
 
     @rule(name=names, call_id=call_names, replica=replica_names, number=st.integers(1, 4))
     def adopt(self, name: str, call_id: str, replica: str, number: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import signal
@@ -20,6 +21,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from scheduler.actions import Refusal
+from scheduler.policies import POLICIES, policy_options
 from serve_app.cli import http
 from serve_app.cli.bench import http_errors_in_words
 from serve_app.cli.demo import _run as demo_run
@@ -86,8 +88,8 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Service:
     played = Service()
     transport = httpx.MockTransport(played)
 
-    def client(kind: Callable[..., Any]) -> Callable[[str], Any]:
-        return lambda url: kind(base_url=url, transport=transport)
+    def client(kind: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda url, api_key=None: kind(base_url=url, transport=transport, headers=http.authorization(api_key))
 
     monkeypatch.setattr(http, "make_client", client(httpx.Client))
     monkeypatch.setattr(http, "make_async_client", client(httpx.AsyncClient))
@@ -106,6 +108,38 @@ def test_every_command_has_help_with_an_example_and_json(command: str) -> None:
     assert f"Example: justitia {command}" in shown.output
     assert "--json" in shown.output
     assert "JUSTITIA_URL" in shown.output
+    assert "JUSTITIA_API_KEY" in shown.output
+
+
+@pytest.mark.parametrize(
+    "arguments", [["submit", "-", "--wait"], ["status"], ["explain", "app-1"], ["cancel", "app-1"]]
+)
+def test_every_command_sends_the_api_key(service: Service, arguments: list[str]) -> None:
+    for method, path in (("POST", ""), ("GET", ""), ("GET", "/app-1"), ("GET", "/app-1/explain"), ("DELETE", "/app-1")):
+        service.say(method, f"/v1/applications{path}", status("finished"))
+    assert run(*arguments, "--api-key", "key-of-a", stdin=json.dumps(DOCUMENT)).exit_code == 0
+    assert {request.headers["Authorization"] for request in service.requests} == {"Bearer key-of-a"}
+    service.requests.clear()
+    assert run(*arguments, stdin=json.dumps(DOCUMENT)).exit_code == 0
+    assert all("Authorization" not in request.headers for request in service.requests)
+
+
+def test_a_key_from_the_environment_is_sent_and_not_shown(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUSTITIA_API_KEY", "key-of-a")
+    service.say("GET", "/v1/applications", ApiError(401, "this API key is not known"))
+    shown = run("status")
+    assert (shown.exit_code, service.requests[0].headers["Authorization"]) == (2, "Bearer key-of-a")
+    assert "Refused (401): this API key is not known" in shown.output
+    assert "key-of-a" not in run("status", "--help").output
+
+
+@pytest.mark.parametrize("key", ["schlüssel", "line\nbreak"])
+def test_a_key_that_no_header_carries_is_refused_unseen(service: Service, key: str) -> None:
+    shown = run("status", "--api-key", key)
+    assert shown.exit_code == 2
+    assert "visible ASCII" in shown.output
+    assert key not in shown.output
+    assert service.requests == []
 
 
 def test_submit_sends_a_json_file(service: Service, tmp_path: Path) -> None:
@@ -425,3 +459,71 @@ def test_a_port_that_is_taken_is_told_before_anything_starts(tmp_path: Path) -> 
     assert result.exit_code == 1
     assert f"Cannot listen on 127.0.0.1:{port}" in result.output
     assert "Traceback" not in result.output
+
+
+def test_policies_are_listed_with_all_that_one_chooses_by() -> None:
+    listed = {row["name"]: row for row in json.loads(run("policies", "--json").stdout)}
+    assert set(listed) == set(POLICIES)
+    assert listed["justitia"]["needs"] == ["predictions", "weights"]
+    assert listed["justitia"]["shares_among_flows"] is False
+    assert listed["fcfs"]["options"] == {}
+    for name, policy in POLICIES.items():
+        assert tuple(listed[name]["options"]) == policy_options(policy)
+        assert listed[name]["summary"] == policy.summary
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_list_of_policies_fits_the_terminal(columns: int) -> None:
+    shown = CliRunner().invoke(app, ["policies"], env={"COLUMNS": str(columns), "NO_COLOR": "1"})
+    assert shown.exit_code == 0
+    assert max(len(line) for line in shown.output.splitlines()) <= columns
+    assert "…" not in shown.output
+    first_words = {line.strip("│ ").split("│")[0].strip() for line in shown.output.splitlines()}
+    assert set(POLICIES) <= first_words, "names are never broken"
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_a_policy_is_shown_with_its_algorithm(name: str) -> None:
+    shown = run("policies", name)
+    assert shown.exit_code == 0
+    document = json.loads(run("policies", name, "--json").stdout)
+    assert document["algorithm"] == inspect.getdoc(sys.modules[POLICIES[name].__module__])
+    assert document["algorithm"] in shown.output
+    assert POLICIES[name].paper in shown.output
+
+
+def test_an_unknown_policy_names_the_known_ones() -> None:
+    shown = run("policies", "fastest")
+    assert shown.exit_code == 2
+    assert "No policy 'fastest'" in shown.stderr
+    assert "justitia" in shown.stderr
+
+
+SMALL_BENCH = ("bench", "core", "--policy", "justitia", "--size", "10", "--size", "20", "--seconds", "0.001")
+ONE_RATE = ("--rate", "600", "--applications", "5")
+
+
+def test_bench_core_prints_its_tables() -> None:
+    shown = run(*SMALL_BENCH, *ONE_RATE)
+    assert shown.exit_code == 0, shown.output
+    for words in ("heapq push + pop", "promised of justitia", "The whole scheduler", "8.093 ms"):
+        assert words in shown.output
+    helped = run("bench", "core", "--help")
+    assert "Example: justitia bench core" in helped.output
+    assert "--json" in helped.output
+
+
+def test_bench_core_speaks_json() -> None:
+    document = json.loads(run(*SMALL_BENCH, *ONE_RATE, "--json").stdout)
+    assert set(document["heap_pair_us"]) == set(document["life_us"]["justitia"]) == {"10", "20"}
+    assert [promise["holds"] for promise in document["promises"]] == [
+        promise["measured"] <= promise["limit"] for promise in document["promises"]
+    ]
+    assert document["core"][0]["applications_a_minute"] == 600
+
+
+@pytest.mark.parametrize(("limit", "exit_code"), [(0.0, 1), (1e9, 0)])
+def test_bench_core_checks_what_is_promised(monkeypatch: pytest.MonkeyPatch, limit: float, exit_code: int) -> None:
+    monkeypatch.setattr("serve_app.cli.policy_speed.MAX_RATIO_TO_HEAP", limit)
+    monkeypatch.setattr("serve_app.cli.policy_speed.MAX_GROWTH", 1e9)
+    assert run(*SMALL_BENCH, *ONE_RATE, "--check").exit_code == exit_code

@@ -697,7 +697,8 @@ def spoiled_queue(core: SchedulerCore) -> None:
 
 
 def spoiled_lease(core: SchedulerCore) -> None:
-    core.replicas["r"].holdings.clear()
+    for lease_id in list(core.replicas["r"].holdings):
+        core.replicas["r"].strike(lease_id)
 
 
 def spoiled_tag(core: SchedulerCore) -> None:

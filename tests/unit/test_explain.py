@@ -63,7 +63,7 @@ def test_a_policy_without_tags_says_who_goes_first() -> None:
     bench.arrive_ready("small", call(d=5))
     small = answer(bench, "small")
     assert small["why"] == "policy fcfs (calls in order of arrival) has application large go first"
-    assert (small["ahead"], small["applications_ahead"]) == ([], 0)
+    assert (small["ahead"], small["applications_ahead"], small["first"]) == ([], 0, "large")
 
 
 def test_other_tenants_are_not_ahead_by_their_tags() -> None:
@@ -73,7 +73,9 @@ def test_other_tenants_are_not_ahead_by_their_tags() -> None:
     bench.arrive_ready("small", call(d=5), tenant="y")
     large = answer(bench, "large")
     assert large["ahead"] == []
-    assert str(large["why"]).endswith("has application small go first")
+    assert str(large["why"]).endswith("has another tenant's application go first")
+    assert (large["first"], answer(bench, "small")["first"]) == (None, "small")
+    assert "small" not in str(large)
 
 
 def test_an_application_between_two_calls_is_running() -> None:

@@ -25,6 +25,7 @@ from serve_app.inference import ANONYMOUS_APPLICATION
 from serve_app.ingress import Ingress
 from serve_app.peers import Peers
 from serve_app.settings import ServingSettings
+from serve_app.tenants import DEFAULT_TENANT
 from serve_app.token_counting import ApproximateTokenCounter
 from tests.in_process import InProcessSystem, eventually, started
 
@@ -170,7 +171,7 @@ async def test_events_are_streamed_from_whoever_holds_the_application() -> None:
     async with two_ingresses() as (system, first, second):
         await first.submit_application({"application_id": "dag", "calls": [CALL]})
         for ingress in (first, second):
-            answer = await ingress._http_events("dag", get_request("/"))
+            answer = await ingress._http_events("dag", get_request("/"), DEFAULT_TENANT)
             assert isinstance(answer, StreamingResponse)
             text = "".join([str(part) async for part in answer.body_iterator])
             assert text.startswith("id: 1\nevent: tag_set\ndata: {")
@@ -186,7 +187,7 @@ async def test_there_are_no_events_of_what_was_not_submitted_whole(application_i
         await call_by_call(first, "open")
         for ingress in (first, second):
             with pytest.raises(ApiError) as refused:
-                await ingress._http_events(application_id, get_request("/"))
+                await ingress._http_events(application_id, get_request("/"), DEFAULT_TENANT)
             assert refused.value.status == 404
             with pytest.raises(ApiError) as refused:
                 await anext(ingress.application_events(application_id))
@@ -198,7 +199,7 @@ async def test_events_of_an_open_application_say_why_there_are_none() -> None:
     async with two_ingresses() as (_, first, _second):
         await call_by_call(first, "open")
         with pytest.raises(ApiError, match="submitted whole"):
-            await first._http_events("open", get_request("/"))
+            await first._http_events("open", get_request("/"), DEFAULT_TENANT)
         await first.close_application("open")
 
 
@@ -288,8 +289,8 @@ async def test_what_does_not_answer_in_time_is_given_up(monkeypatch: pytest.Monk
         questions = (
             ingress._http_health(get_request("/health")),
             ingress._http_overview(),
-            ingress._http_explain("x"),
-            ingress._http_get("x"),
+            ingress._http_explain("x", DEFAULT_TENANT),
+            ingress._http_get("x", DEFAULT_TENANT),
         )
         for question in questions:
             with pytest.raises(TimeoutError):

@@ -54,4 +54,3 @@ def test_roles_and_parts_count() -> None:
 @pytest.mark.parametrize("prompt", [[5] * 400, [[5] * 400, [6] * 400]])
 def test_token_ids_are_text_too(prompt: Any) -> None:
     assert completion(prompt) == completion(" ".join(["5"] * 400))
-

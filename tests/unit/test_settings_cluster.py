@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from cluster.settings import SchedulerSettings, load_changed_settings, load_settings
-from scheduler.settings import ClockMode, CoreSettings, Flows
+from scheduler.settings import Admission, ClockMode, CoreSettings, Flows
 from serve_app.settings import IngressSettings, ServingSettings
 
 
@@ -32,6 +32,7 @@ def test_every_setting_of_the_core_can_be_set() -> None:
         "clock": "iteration",
         "clock_rate": 1.5,
         "nominal_iterations_per_s": 20.0,
+        "admission": "engine",
         "watermark": 0.1,
         "max_applications": 5,
         "max_calls": 6,
@@ -46,6 +47,7 @@ def test_every_setting_of_the_core_can_be_set() -> None:
         "flows": Flows.TENANTS,
         "tenant_weights": (("gold", 4.0),),
         "clock": ClockMode.ITERATION,
+        "admission": Admission.ENGINE,
     }
     assert load_settings(changed).core() == CoreSettings(**{**changed, **read})
 
