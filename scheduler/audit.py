@@ -10,6 +10,11 @@ application of k stages is therefore
 with the critical path in seconds as its calls really lasted, and D_max the longest call of anyone that ended
 during the application's life or was still running at its end. Applications that were open, that lost a lease on
 the way or did not finish every call have no bound.
+
+The first form needs everybody's calls ready, small against the pool. The staged form is no theorem: it held for every
+random workload tried (`tests/theory/test_delay_bound.py`), but the fluid reference serves work that a dependency still
+keeps from running, and an application built like an hourglass can make another later than this. The audit counts such
+a case as the violation that it is.
 """
 
 from __future__ import annotations
