@@ -45,8 +45,9 @@ class CoreSettings:
     `clock_rate` speeds virtual time up: above 1 a large application waits less and small ones pay for it.
     `admission` says who judges whether a call fits. `watermark` is the part of each pool that admission leaves free
     for growth. `max_calls` bounds the calls that have not ended, `max_applications` the applications. A lease that
-    nobody uses returns after `reservation_timeout_s`; a call is tried `max_attempts` times; an open application without calls ends after
-    `open_idle_s`; calls wait `engine_wait_s` for a first replica. Raises ValueError on values out of range.
+    nobody uses returns after `reservation_timeout_s`; a call is tried `max_attempts` times; an open application
+    without calls ends after `open_idle_s`; calls wait `engine_wait_s` for a first replica. Raises ValueError on
+    values out of range.
     """
 
     policy_options: tuple[tuple[str, int | float | str], ...] = ()

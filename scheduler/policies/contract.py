@@ -31,7 +31,10 @@ MAX_PRIORITY = 2**53
 
 
 class Need(StrEnum):
-    """What a policy must be told to be what it says it is."""
+    """What a policy must be told, or able to do, to be what it says it is.
+
+    Nothing here preempts a call that runs; under a policy that needs preemption decisions come between calls instead.
+    """
 
     PREDICTIONS = "predictions"
     TRUE_LENGTHS = "true lengths"

@@ -29,7 +29,7 @@ class EarliestDeadlineFirst(Policy):
     name = "edf"
     summary = "applications in order of their deadlines"
     paper = "Liu and Layland (JACM 1973)"
-    needs = (Need.DEADLINES,)
+    needs = (Need.DEADLINES, Need.PREEMPTION)
 
     def __init__(self) -> None:
         self._queues = ApplicationQueues()

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from scheduler.cost import CostModel, linear_cost
 from scheduler.policies.application_queues import ApplicationQueues
-from scheduler.policies.contract import ApplicationFacts, CallFacts, Policy, bounded_priority
+from scheduler.policies.contract import ApplicationFacts, CallFacts, Need, Policy, bounded_priority
 from scheduler.policies.service_meter import ServiceMeter
 from scheduler.types import CallKey
 
@@ -32,6 +32,7 @@ class LeastAttainedService(Policy):
     name = "las"
     summary = "applications in order of the service that they have had"
     paper = "Foreground-background (Kleinrock, Queueing Systems II, 1976)"
+    needs = (Need.PREEMPTION,)
     follows_service = True
 
     def __init__(self, *, cost: CostModel = linear_cost) -> None:

@@ -36,7 +36,7 @@ from math import inf
 
 from scheduler.cost import CostModel, linear_cost
 from scheduler.policies.application_queues import ApplicationQueues
-from scheduler.policies.contract import ApplicationFacts, CallFacts, Policy
+from scheduler.policies.contract import ApplicationFacts, CallFacts, Need, Policy
 from scheduler.policies.levels import geometric_steps, level_priority, require_positive
 from scheduler.policies.service_meter import ServiceMeter
 from scheduler.types import CallKey
@@ -56,6 +56,7 @@ class MultilevelFeedback(Policy):
     name = "mlfq"
     summary = "applications sink through levels as they are served, with a boost now and then"
     paper = "FastServe (Wu et al., 2023); Corbató et al. (AFIPS 1962)"
+    needs = (Need.PREEMPTION,)
     follows_service = True
     ages = True
 

@@ -27,7 +27,7 @@ class RateMonotonic(Policy):
     name = "rm"
     summary = "applications in order of their periods, shortest first"
     paper = "Liu and Layland (JACM 1973)"
-    needs = (Need.PERIODS,)
+    needs = (Need.PERIODS, Need.PREEMPTION)
 
     def __init__(self) -> None:
         self._queues = ApplicationQueues()

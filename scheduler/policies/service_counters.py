@@ -31,7 +31,6 @@ from scheduler.policies.contract import ApplicationFacts, CallFacts, Need, Polic
 from scheduler.policies.flow_queues import FlowQueues
 from scheduler.types import CallKey
 
-
 MAX_DEBTS = 512
 """Flows that left and are remembered with what they were charged beyond the others."""
 

@@ -28,7 +28,7 @@ class ShortestRemainingTimeFirst(Policy):
     summary = "applications in order of the cost that they have left"
     paper = "Schrage (Operations Research, 1968)"
     follows_service = True
-    needs = (Need.PREDICTIONS,)
+    needs = (Need.PREDICTIONS, Need.PREEMPTION)
 
     def __init__(self) -> None:
         self._queues = ApplicationQueues()

@@ -17,6 +17,7 @@ Nothing here changes a result, and every measure of no application is None.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -178,8 +179,8 @@ def cdf(ordered: Sequence[float]) -> tuple[tuple[float, float], ...]:
     count = len(ordered)
     steps = min(count, MAX_CDF_POINTS) - 1
     places = [round(step * (count - 1) / steps) for step in range(steps + 1)] if steps > 0 else range(count)
-    points = {ordered[place]: (place + 1) / count for place in places}
-    return tuple(points.items())
+    values = dict.fromkeys(ordered[place] for place in places)
+    return tuple((value, bisect_right(ordered, value) / count) for value in values)
 
 
 def lag_of(applications: Iterable[ApplicationResult]) -> Lag | None:

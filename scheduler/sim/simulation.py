@@ -366,7 +366,8 @@ class Simulation:
                 ended = self._ended.pop(record.application_id)
                 self._sink(replace(ended, gps_finish_s=record.gps_finish_s, bound_s=record.bound_s))
             case Reject(application_id, call_id, refusal, message):
-                raise WorkloadError(f"application {application_id} ({call_id}): {refusal.value}: {message}")
+                where = application_id if call_id is None else f"{application_id}, call {call_id}"
+                raise WorkloadError(f"application {where}: {refusal.value}: {message}")
             case _:
                 pass
 

@@ -65,8 +65,11 @@ def _against(run: Run) -> list[str]:
 
 def engine_table(runs: Sequence[Run]) -> Table:
     """What the engines did."""
-    table = _table("Engines", "policy", "makespan s", "tokens/s", "apps/min", "KV use", "preempted", "recomputed")
-    table.caption = "tokens/s: output tokens; recomputed: tokens prefilled again after preemptions"
+    table = _table("Engines", "policy", "makespan", "tokens/s", "apps/min", "KV", "preempted", "recomputed")
+    table.caption = (
+        "makespan: seconds; tokens/s: output; KV: use while engines ran;\n"
+        "recomputed: tokens prefilled again after preemptions"
+    )
     for run in runs:
         result, measures = run.result, run.measures
         rates = (result.makespan_s, measures.output_tokens_per_s, measures.applications_per_minute)

@@ -57,6 +57,19 @@ def test_app_fcfs_is_not_fcfs_of_calls() -> None:
     assert [key.application_id for key in Station(AppFcfs(), crowd).run().order()] == ["a", "a", "b"]
 
 
+def test_app_fcfs_may_go_by_readiness_alone() -> None:
+    """c waits for a's end and is deeper than b, which became ready before it."""
+    crowd = [
+        of_length("x", 5, call="a"),
+        of_length("x", 5, call="b"),
+        of_length("x", 5, call="c", after=("a",)),
+    ]
+    assert [key.call_id for key in Station(AppFcfs(), crowd).run().order()] == ["a", "c", "b"]
+    assert [key.call_id for key in Station(AppFcfs(depth_first=0), crowd).run().order()] == ["a", "b", "c"]
+    with pytest.raises(ValueError, match="depth_first must be 0 or 1, got 2"):
+        AppFcfs(depth_first=2)
+
+
 # ---- rr
 
 
