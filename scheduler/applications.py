@@ -285,6 +285,7 @@ class Application:
             true_output_tokens=call.true_output_tokens,
             sequences=call.sequences,
             prefix=call.prefix,
+            grants=call.attempts + call.preemptions,
         )
 
     def measure_in(self, cost: CostModel, virtual_time: float) -> None:

@@ -81,7 +81,7 @@ class CallFacts:
 
     `ready_sequence` numbers calls in the order in which they first became ready (a call that was lost keeps its
     number) and is unique. `stage` is the number of calls on the longest chain before it, `after` the calls that it
-    came directly after. Token counts are per sequence. `prefix` holds a hash for each leading block of the prompt,
+    came directly after. `grants` says how often it was granted before and came back. Token counts are per sequence. `prefix` holds a hash for each leading block of the prompt,
     each hash covering all blocks before it. `true_output_tokens` is known in simulations only.
     """
 
@@ -96,6 +96,7 @@ class CallFacts:
     true_output_tokens: int | None = None
     sequences: int = 1
     prefix: tuple[int, ...] = ()
+    grants: int = 0
 
     @property
     def flow(self) -> str:

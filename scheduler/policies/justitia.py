@@ -1,7 +1,8 @@
 """Justitia: the application that fair sharing would finish first takes all it can use.
 
 Applications are ordered by virtual finish tag F = V(arrival) + C/w, smallest first (Justitia, arXiv:2510.17015,
-section 4); equal tags in order of arrival. Inside an application, calls run in the order in which they became
+section 4); of equal tags, an application with a call that was granted and came back goes first, since its work is
+lost as long as it waits; then the order of arrival. Inside an application, calls run in the order in which they became
 ready. The tag is fixed at arrival and moves only by the corrections that the core publishes; this policy keeps
 the order and never computes a tag.
 
@@ -16,6 +17,10 @@ from scheduler.policies.contract import ApplicationFacts, CallFacts, Need, Polic
 from scheduler.types import CallKey
 
 
+AHEAD_OF_EQUALS = 2**62
+"""Larger than any application's number."""
+
+
 class Justitia(Policy):
     """Smallest finish tag first; two heaps, applications by tag and an application's calls by readiness."""
 
@@ -28,6 +33,7 @@ class Justitia(Policy):
     def __init__(self) -> None:
         self._applications: FinishHeap[str] = FinishHeap()
         self._calls: dict[str, FinishHeap[CallKey]] = {}
+        self._came_back: set[str] = set()
 
     def add(self, call: CallFacts) -> None:
         application = call.application
@@ -35,7 +41,9 @@ class Justitia(Policy):
         if calls is None:
             calls = self._calls[application.application_id] = FinishHeap()
         calls.set(call.key, 0.0, call.ready_sequence)
-        self._applications.set(application.application_id, application.finish_tag, application.sequence)
+        if call.grants:
+            self._came_back.add(application.application_id)
+        self._place(application)
 
     def remove(self, key: CallKey) -> None:
         calls = self._calls.get(key.application_id)
@@ -44,11 +52,12 @@ class Justitia(Policy):
         calls.discard(key)
         if not calls:
             del self._calls[key.application_id]
+            self._came_back.discard(key.application_id)
             self._applications.discard(key.application_id)
 
     def application_changed(self, application: ApplicationFacts) -> None:
         if application.application_id in self._applications:
-            self._applications.set(application.application_id, application.finish_tag, application.sequence)
+            self._place(application)
 
     def head(self) -> CallKey | None:
         application_id = self._applications.peek()
@@ -56,3 +65,7 @@ class Justitia(Policy):
 
     def rank(self, call: CallFacts) -> float | None:
         return call.application.finish_tag
+
+    def _place(self, application: ApplicationFacts) -> None:
+        first = AHEAD_OF_EQUALS if application.application_id in self._came_back else 0
+        self._applications.set(application.application_id, application.finish_tag, application.sequence - first)

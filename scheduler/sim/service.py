@@ -5,7 +5,7 @@ Definitions:
 - Service of a tenant is the KV token-time of all that its calls have made so far, (p·d + d·(d + 1)/2) for each
   sequence, over the tenant's weight; token-iterations. What a preemption lets an engine compute again is not counted
   twice, so service never falls.
-- A tenant is backlogged while a call of it waits that could run: what it depends on has ended.
+- A tenant is backlogged while a call of it waits that could run: it has its prompt, and what it depends on has ended.
 - The gap at a moment is the largest less the smallest account of backlogged tenants, None where fewer than two are.
   An account grows with service. A tenant that was not backlogged all the while since the last sample is lifted to the
   smallest account of those that were: nothing is saved up by asking for nothing (as VTC's counters are lifted).
@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 
 from scheduler.actions import Action, Grant
 from scheduler.cost import memory_cost
-from scheduler.events import ApplicationArrived, CallFinished, CallPreempted, Event
+from scheduler.events import ApplicationArrived, CallFinished, CallPreempted, CallReady, Event
 from scheduler.sim.simulation import Simulation
 from scheduler.types import ApplicationSpec, CallKey
 
@@ -112,7 +112,7 @@ def jain_index(values: Sequence[float]) -> float | None:
 
 @dataclass(slots=True)
 class _Application:
-    """An application in the system: its calls' prompts, how many calls each waits for, and which calls wait for it."""
+    """An application in the system: its calls' prompts, how many facts each waits for, and which calls wait for it."""
 
     tenant: str
     unfinished: int
@@ -148,7 +148,9 @@ class ServiceMeter:
         """What the core was told, and what it ordered."""
         match event:
             case ApplicationArrived(spec):
-                self._arrived(spec, now_s)
+                self._arrived(spec)
+            case CallReady(application_id, call_id):
+                self._come_closer(self._applications[application_id], call_id, now_s)
             case CallPreempted(lease_id, output_tokens):
                 self._lost(lease_id, output_tokens, now_s)
             case CallFinished(lease_id, prompt_tokens, output_tokens):
@@ -172,15 +174,20 @@ class ServiceMeter:
 
     # ---- who waits
 
-    def _arrived(self, spec: ApplicationSpec, now_s: float) -> None:
-        waits_for = {call.call_id: len(call.after) for call in spec.calls}
+    def _arrived(self, spec: ApplicationSpec) -> None:
+        waits_for = {call.call_id: len(call.after) + 1 for call in spec.calls}
         prompt_tokens = {call.call_id: call.prompt_tokens for call in spec.calls}
         application = _Application(spec.tenant, len(spec.calls), prompt_tokens, waits_for)
         for call in spec.calls:
             for before in call.after:
                 application.releases.setdefault(before, []).append(call.call_id)
         self._applications[spec.application_id] = application
-        self._wait(spec.tenant, sum(not count for count in waits_for.values()), now_s)
+
+    def _come_closer(self, application: _Application, call_id: str, now_s: float) -> None:
+        """A call has its prompt, or a call that it comes after has ended; the last of these makes it wait."""
+        application.waits_for[call_id] -= 1
+        if not application.waits_for[call_id]:
+            self._wait(application.tenant, 1, now_s)
 
     def _lost(self, lease_id: str, output_tokens: tuple[int, ...], now_s: float) -> None:
         key = self._leases.pop(lease_id)
@@ -194,8 +201,7 @@ class ServiceMeter:
         self._preempted.pop(key, None)
         self._ended[application.tenant] += cost
         for name in application.releases.pop(key.call_id, ()):
-            application.waits_for[name] -= 1
-            self._wait(application.tenant, int(not application.waits_for[name]), now_s)
+            self._come_closer(application, name, now_s)
         application.unfinished -= 1
         if not application.unfinished:
             del self._applications[key.application_id]

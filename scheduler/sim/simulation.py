@@ -14,7 +14,7 @@ in the system, not with those that were; virtual time only moves forward.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from scheduler import invariants
@@ -24,6 +24,7 @@ from scheduler.core import SchedulerCore
 from scheduler.cost import memory_cost
 from scheduler.events import (
     ApplicationArrived,
+    ApplicationClosed,
     CallFinished,
     CallPreempted,
     CallReady,
@@ -103,11 +104,24 @@ class SimulationResult:
 
 @dataclass(slots=True)
 class _Running:
-    """An application in the system; `order` numbers its calls as the trace has them."""
+    """An application in the system; `order` numbers its calls as the trace has them.
+
+    `unthought` has the calls before which it will think, each with the calls that must end before it begins to.
+    """
 
     trace: TraceApplication
     calls: dict[str, TraceCall]
     order: dict[str, int]
+    predicted: Mapping[str, int]
+    unthought: dict[str, set[str]]
+
+    def thinks_after(self, ended: str) -> Iterator[TraceCall]:
+        """A call has ended: those before which the application thinks from here on."""
+        for name, waits_for in list(self.unthought.items()):
+            waits_for.discard(ended)
+            if not waits_for:
+                del self.unthought[name]
+                yield self.calls[name]
 
 
 @dataclass(slots=True)
@@ -174,6 +188,8 @@ class Simulation:
         self._running: dict[str, _Running] = {}
         self._ended: dict[str, ApplicationResult] = {}
         self._wakes: list[tuple[int, int, int]] = []
+        self._thoughts: list[tuple[int, int, str, str]] = []
+        self._thought_count = 0
         self._used_block_ns = 0
         policy = self.core.policy
         projected = self.settings.core.admission is Admission.PROJECTED_PEAK
@@ -203,7 +219,7 @@ class Simulation:
         """Serve the whole workload; WorkloadError for an application that no engine can hold."""
         for engine in self._engines:
             self._tell(ReplicaJoined(engine.replica_id, _limits(engine.batch.profile)))
-        while self._coming is not None or any(engine.planned for engine in self._engines):
+        while self._next_outside_ns() is not None or any(engine.planned for engine in self._engines):
             self._next_moment()
             if self.settings.check_invariants:
                 invariants.check(self.core)
@@ -212,20 +228,20 @@ class Simulation:
         return self.result
 
     def _next_moment(self) -> None:
-        """Go to the next end of some iterations, or to an arrival that finds a sleeping engine before that."""
-        arrival_ns = self._arrival_ns()
+        """Go to the next end of some iterations, or to an arrival (or prompt) that finds a sleeping engine before."""
+        outside_ns = self._next_outside_ns()
         wake = self._next_wake()
         sleeper = next((engine for engine in self._engines if not engine.planned), None)
-        if arrival_ns is not None and sleeper is not None and (wake is None or arrival_ns < wake[0]):
-            self.now_ns = max(self.now_ns, arrival_ns)
-            self._see_arrivals()
+        if outside_ns is not None and sleeper is not None and (wake is None or outside_ns < wake[0]):
+            self.now_ns = max(self.now_ns, outside_ns)
+            self._see_outside()
             self._admit_where_possible(None)
             return
         assert wake is not None
         self.now_ns, number, _ = heapq.heappop(self._wakes)
         engine = self._engines[number]
         changed = self._settle(engine)
-        changed = self._see_arrivals() or changed
+        changed = self._see_outside() or changed
         self._admit(engine)
         self._plan(engine)
         if changed and len(self._engines) > 1:
@@ -233,6 +249,14 @@ class Simulation:
 
     def _arrival_ns(self) -> int | None:
         return None if self._coming is None else round(self._coming.arrival_s * NS)
+
+    def _next_outside_ns(self) -> int | None:
+        """When the next application arrives, or the next one has thought: what engines do not bring about."""
+        arrival_ns = self._arrival_ns()
+        if not self._thoughts:
+            return arrival_ns
+        thought_ns = self._thoughts[0][0]
+        return thought_ns if arrival_ns is None else min(arrival_ns, thought_ns)
 
     def _next_wake(self) -> tuple[int, int, int] | None:
         while self._wakes and self._wakes[0][2] != self._engines[self._wakes[0][1]].version:
@@ -245,7 +269,7 @@ class Simulation:
             if engine is settled or not self.core.ready_calls:
                 continue
             if engine.planned:
-                self._shorten(engine)
+                self._shorten(engine, self.now_ns)
             else:
                 engine.at_ns = self.now_ns
                 self._admit(engine)
@@ -286,7 +310,11 @@ class Simulation:
         engine.short.pop(lease_id, None)
         self.result.calls += 1
         self.result.output_tokens += truth.output_tokens * truth.sequences
+        running = self._running[call.key.application_id]
+        thought_of = list(running.thinks_after(truth.name)) if running.unthought else []
         self._tell(CallFinished(lease_id, truth.prompt_tokens, (truth.output_tokens,) * truth.sequences))
+        for next_call in thought_of:
+            self._think(running.trace.application_id, next_call, self.now_ns)
 
     def _preempt(self, engine: _Engine, lease_id: str, made: int) -> None:
         sequences = self.core.leases[lease_id].sequences
@@ -320,9 +348,9 @@ class Simulation:
             yield 1
         if self.core.ready_calls and self._recheck is not None:
             yield self._recheck
-        arrival_ns = self._arrival_ns()
-        if arrival_ns is not None and len(engine.batch):
-            yield engine.batch.iterations_within(arrival_ns - engine.at_ns)
+        outside_ns = self._next_outside_ns()
+        if outside_ns is not None and len(engine.batch):
+            yield engine.batch.iterations_within(outside_ns - engine.at_ns)
 
     def _head_may_change(self, engine: _Engine) -> bool:
         """May tokens or time alone put another call first? Tenants are charged for calls that outgrow predictions."""
@@ -330,9 +358,9 @@ class Simulation:
             return self._restless
         return any(_has_outgrown(call, engine.batch.made_tokens(name)) for name, call in engine.short.items())
 
-    def _shorten(self, engine: _Engine) -> None:
-        """Let a busy engine stop at the end of the iteration that it is in."""
-        iterations = engine.batch.iterations_within(self.now_ns - engine.at_ns)
+    def _shorten(self, engine: _Engine, moment_ns: int) -> None:
+        """Let a busy engine stop at the end of the iteration that it is in at this moment."""
+        iterations = engine.batch.iterations_within(moment_ns - engine.at_ns)
         if iterations < engine.planned:
             engine.planned = iterations
             engine.version += 1
@@ -404,15 +432,19 @@ class Simulation:
             calls=record.calls,
         )
 
-    # ---- arrivals
+    # ---- arrivals and thoughts
 
-    def _see_arrivals(self) -> bool:
-        """Tell the core of everybody who has arrived by now; returns whether anybody has."""
+    def _see_outside(self) -> bool:
+        """Tell the core of all that happened outside by now; returns whether anything has."""
         seen = False
-        while (arrival_ns := self._arrival_ns()) is not None and arrival_ns <= self.now_ns:
-            assert self._coming is not None
-            self._arrive(self._coming, arrival_ns)
-            self._coming = next(self._workload, None)
+        while (moment_ns := self._next_outside_ns()) is not None and moment_ns <= self.now_ns:
+            if moment_ns == self._arrival_ns():
+                assert self._coming is not None
+                self._arrive(self._coming, moment_ns)
+                self._coming = next(self._workload, None)
+            else:
+                _, _, application_id, name = heapq.heappop(self._thoughts)
+                self._make_ready(application_id, self._running[application_id].calls[name])
             seen = True
         return seen
 
@@ -421,13 +453,31 @@ class Simulation:
         prediction = self._predictor.predict(trace)
         calls = {call.name: call for call in trace.calls}
         order = {call.name: number for number, call in enumerate(trace.calls)}
-        self._running[trace.application_id] = _Running(trace, calls, order)
+        unthought = {call.name: set(call.after) for call in trace.calls if call.delay_s and call.after}
+        self._running[trace.application_id] = _Running(trace, calls, order, prediction.outputs, unthought)
         age_s = (self.now_ns - arrival_ns) / NS
         spec = trace.spec(prediction.outputs, prediction.cost)
         self._tell(ApplicationArrived(spec, Resumption(self.core.virtual_time, age_s, 0.0)))
         for call in trace.calls:
-            predicted = prediction.outputs[call.name]
-            self._tell(CallReady(trace.application_id, call.name, call.prompt_tokens, predicted, call.prefix))
+            if not call.delay_s:
+                self._make_ready(trace.application_id, call)
+            elif not call.after:
+                self._think(trace.application_id, call, arrival_ns)
+        if trace.thinks:
+            self._tell(ApplicationClosed(trace.application_id))
+
+    def _make_ready(self, application_id: str, call: TraceCall) -> None:
+        predicted = self._running[application_id].predicted[call.name]
+        self._tell(CallReady(application_id, call.name, call.prompt_tokens, predicted, call.prefix))
+
+    def _think(self, application_id: str, call: TraceCall, begin_ns: int) -> None:
+        """An application thinks from this moment on before a call; engines stop where it will have thought."""
+        thought_ns = begin_ns + round(call.delay_s * NS)
+        self._thought_count += 1
+        heapq.heappush(self._thoughts, (thought_ns, self._thought_count, application_id, call.name))
+        for engine in self._engines:
+            if engine.planned:
+                self._shorten(engine, thought_ns)
 
     def _check_fits(self, trace: TraceApplication) -> None:
         """Raises WorkloadError for a call that would never end on any of the engines."""

@@ -1,9 +1,10 @@
 """Applications to simulate: what a trace says of them, and the truth that engines learn only at the end.
 
 The format is JSON Lines, one application a line, with `application_id`, `application_type`, `arrival_s`, `prompt` and
-`calls` (`name`, `after`, `prompt_tokens`, `output_tokens`; optionally `sequences` and `prefix`, hashes of its leading
-blocks), and optionally `tenant`, `weight`, `deadline_s` and `period_s`. Other fields are ignored. Lines stand in order
-of arrival. Every fault is a WorkloadError that names the line.
+`calls` (`name`, `after`, `prompt_tokens`, `output_tokens`; optionally `sequences`, `prefix`, hashes of its leading
+blocks, and `delay_s`, how long the application thinks before the call), and optionally `tenant`, `weight`, `deadline_s`
+and `period_s`. Other fields are ignored. Lines stand in order of arrival. Every fault is a WorkloadError that names the
+line.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ class WorkloadError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceCall:
-    """One call: p prompt tokens, and the d tokens that each of its sequences will make."""
+    """One call: p prompt tokens, and the d tokens that each of its sequences will make.
+
+    Its prompt is ready `delay_s` after the last call that it comes after has ended, or after its application's arrival.
+    """
 
     name: str
     prompt_tokens: int
@@ -33,6 +37,7 @@ class TraceCall:
     after: tuple[str, ...] = ()
     sequences: int = 1
     prefix: tuple[int, ...] = ()
+    delay_s: float = 0.0
 
     @property
     def cost(self) -> float:
@@ -59,14 +64,23 @@ class TraceApplication:
         """Its true KV token-time, in token-iterations."""
         return sum(call.cost for call in self.calls)
 
+    @property
+    def thinks(self) -> bool:
+        """Does it let time pass before a call?"""
+        return any(call.delay_s for call in self.calls)
+
     def spec(self, outputs: Mapping[str, int], predicted_cost: float | None) -> ApplicationSpec:
-        """What a scheduler is told at arrival; `outputs` are the predicted output tokens by call name."""
+        """What a scheduler is told at arrival; `outputs` are the predicted output tokens by call name.
+
+        One that thinks is open, so that no delay bound is stated for it: its time is not the scheduler's alone.
+        """
         return ApplicationSpec(
             application_id=self.application_id,
             application_type=self.application_type,
             tenant=self.tenant,
             weight=self.weight,
             predicted_cost=predicted_cost,
+            open=self.thinks,
             deadline_s=self.deadline_s,
             period_s=self.period_s,
             calls=tuple(
@@ -117,7 +131,7 @@ def write_application(application: TraceApplication) -> str:
 
 
 def at_intensity(applications: Iterable[TraceApplication], intensity: float) -> Iterator[TraceApplication]:
-    """The same applications, arriving `intensity` times as fast."""
+    """The same applications, arriving `intensity` times as fast; they think as long as before."""
     if not 0 < intensity < float("inf"):
         raise WorkloadError(f"intensity must be positive and finite, got {intensity}")
     for application in applications:
@@ -135,6 +149,8 @@ def _call_document(call: TraceCall) -> dict[str, Any]:
         document["sequences"] = call.sequences
     if call.prefix:
         document["prefix"] = list(call.prefix)
+    if call.delay_s:
+        document["delay_s"] = call.delay_s
     return document
 
 
@@ -159,6 +175,9 @@ def _application(document: Any) -> TraceApplication:
 
 
 def _call(document: dict[str, Any]) -> TraceCall:
+    delay_s = float(document.get("delay_s", 0.0))
+    if not 0 <= delay_s < float("inf"):
+        raise ValueError(f"delay_s must be finite and not negative, got {delay_s}")
     return TraceCall(
         name=str(document["name"]),
         after=tuple(document.get("after", ())),
@@ -166,6 +185,7 @@ def _call(document: dict[str, Any]) -> TraceCall:
         output_tokens=_count(document, "output_tokens", 1),
         sequences=_count({"sequences": 1, **document}, "sequences", 1),
         prefix=tuple(document.get("prefix", ())),
+        delay_s=delay_s,
     )
 
 

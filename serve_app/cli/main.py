@@ -13,6 +13,7 @@ from serve_app.cli.serve import serve
 from serve_app.cli.simulate import simulate
 from serve_app.cli.status import status
 from serve_app.cli.submit import submit
+from serve_app.cli.workload import workload
 
 app = typer.Typer(
     name="justitia",
@@ -24,6 +25,7 @@ app = typer.Typer(
 for command in (demo, serve, submit, status, explain, cancel, policies, simulate):
     app.command()(command)
 app.add_typer(bench, name="bench")
+app.add_typer(workload, name="workload")
 
 
 def main() -> None:

@@ -162,8 +162,8 @@ def _figure(x_title: str, y_title: str) -> go.Figure:
     figure.update_layout(
         template="plotly_white",
         height=CHART_HEIGHT_PX,
-        margin={"l": 70, "r": 20, "t": 30, "b": 60},
-        legend={"orientation": "h", "y": 1.1},
+        margin={"l": 70, "r": 20, "t": 70, "b": 60},
+        legend={"orientation": "h", "y": 1.0, "yanchor": "bottom"},
         xaxis_title=x_title,
         yaxis_title=y_title,
         showlegend=True,

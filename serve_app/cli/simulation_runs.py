@@ -20,7 +20,7 @@ from typing import BinaryIO
 from scheduler.policies import POLICIES, PolicyOption, create_policy, policy_options
 from scheduler.settings import CoreSettings
 from scheduler.sim.engine import EngineProfile
-from scheduler.sim.engines import ENGINES, EngineError, parse_profile
+from scheduler.sim.engines import ENGINES, EngineError, parse_engines, parse_profile
 from scheduler.sim.metrics import Measures, completion_of, measure
 from scheduler.sim.prediction import Nothing, Oracle, Predictor, TypeMean
 from scheduler.sim.service import ServiceMeter, ServiceRecord
@@ -157,8 +157,8 @@ def _mistakes_in(source: str) -> Iterator[None]:
 
 
 def load_engines(names: str, replicas: int) -> tuple[EngineProfile, ...]:
-    """`replicas` engines of each of the names or JSON files, which stand between commas."""
-    return tuple(load_engine(name.strip()) for name in names.split(",")) * replicas
+    """`replicas` times the engines of a list of names or JSON files, as `parse_engines` reads it."""
+    return parse_engines(names, load_engine) * replicas
 
 
 def load_engine(name: str) -> EngineProfile:

@@ -322,6 +322,17 @@ def test_a_tenant_is_backlogged_only_while_a_call_of_it_could_run() -> None:
     assert all("chain" not in one.backlogged_since_s for one in record.samples if one.at_s < 5.0)
 
 
+def test_who_comes_late_has_no_claim_to_what_others_had_before() -> None:
+    workload = [*flood("early", 150), *flood("later", 60, arrival_s=40.0)]
+    _, record = run(workload, "vtc", flows=Flows.TENANTS)
+    first = next(one for one in record.samples if one.gap is not None)
+    assert first.at_s >= 40.0
+    assert first.gap is not None
+    assert first.service["early"] - first.service["later"] > 20 * first.gap
+    assert record.worst_gap is not None
+    assert record.worst_gap < 0.2 * first.service["early"]
+
+
 def test_samples_are_bounded_and_span_the_run() -> None:
     workload = [*flood("a", 100, spacing_s=2.0), *flood("b", 100, spacing_s=2.0)]
     result, record = run(workload, "fcfs", max_samples=20)

@@ -66,6 +66,25 @@ def test_an_evicted_call_goes_before_equals_that_never_started() -> None:
     assert bench.all(PublishAudit)[0].record.bound_s is None  # it was disturbed
 
 
+def test_of_equal_tags_the_evicted_one_is_first_although_it_arrived_later() -> None:
+    bench = Bench()
+    bench.join(max_sequences=1)
+    bench.arrive("early", call(p=10, d=500))
+    bench.arrive_ready("late", call(p=10, d=500))
+    (grant,) = bench.offer()
+    assert grant.application_id == "late"
+    bench.start(grant)
+    bench.ready("early", call(p=10, d=500))
+    bench.handle(CallLost(grant.lease_id, "evicted"))
+    assert bench.app("early").finish_tag == bench.app("late").finish_tag
+    order = []
+    for _ in range(2):
+        (grant,) = bench.offer()
+        order.append(grant.application_id)
+        bench.finish(grant, 10, (500,))
+    assert order == ["late", "early"]
+
+
 # ---- a full house
 
 

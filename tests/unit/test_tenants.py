@@ -110,6 +110,8 @@ def test_the_preferred_replica_and_the_priority_of_a_lone_tenant_are_its_policys
     level.add(waiting("b", 2, "t", 70.0))
     assert level.priority(waiting("a", 1, "s", 50.0)) == 50
     assert level.priority(waiting("b", 2, "t", 70.0)) == 70
+    assert level.rank(waiting("b", 2, "t", 70.0)) == 70.0
+    assert level.tenant_count() == 2
 
 
 def facts(name: str, sequence: int, tenant: str, cost: float) -> ApplicationFacts:
