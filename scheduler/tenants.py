@@ -82,7 +82,7 @@ class TenantLevel(Policy):
     def __init__(self, create: Callable[[], Policy], cost: CostModel = memory_cost) -> None:
         pattern = create()
         self.name, self.summary, self.needs = pattern.name, pattern.summary, pattern.needs
-        self.follows_service = pattern.follows_service
+        self.follows_service, self.service_demotes = pattern.follows_service, pattern.service_demotes
         self.ages, self.cost, self.orders_by_tag = pattern.ages, pattern.cost, pattern.orders_by_tag
         self.left_to_chance = pattern.left_to_chance
         self._create = create

@@ -37,6 +37,7 @@ class Cfs(Policy):
     summary = "least weighted virtual runtime, corrected as calls run"
     paper = "CFS (Molnar, Linux 2.6.23, 2007)"
     follows_service = True
+    service_demotes = True
     needs = (Need.PREDICTIONS, Need.WEIGHTS)
     shares_among_flows = True
 

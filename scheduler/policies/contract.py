@@ -80,9 +80,10 @@ class CallFacts:
     """What is known of a call when it begins to wait.
 
     `ready_sequence` numbers calls in the order in which they first became ready (a call that was lost keeps its
-    number) and is unique. `stage` is the number of calls on the longest chain before it, `after` the calls that it
-    came directly after. `grants` says how often it was granted before and came back. Token counts are per sequence. `prefix` holds a hash for each leading block of the prompt,
-    each hash covering all blocks before it. `true_output_tokens` is known in simulations only.
+    number) and is unique. `grants` says how often it was granted before and came back. `stage` is the number of calls
+    on the longest chain before it, `after` the calls that it came directly after. Token counts are per sequence.
+    `prefix` holds a hash for each leading block of the prompt, each hash covering all blocks before it.
+    `true_output_tokens` is known in simulations only.
     """
 
     key: CallKey
@@ -124,6 +125,8 @@ class Policy(ABC):
     """Whether applications go in the order of their finish tags."""
     follows_service: bool = False
     """Whether service alone (progress of running calls) may change its head."""
+    service_demotes: bool = False
+    """Whether service can only move the flow that gets it further back, and nobody else."""
     ages: bool = False
     """Whether time alone may change its head."""
     left_to_chance: bool = False

@@ -46,6 +46,7 @@ class Equinox(CounterPolicy):
     summary = "the flow whose user got least and that cost the machine least, the two weighed"
     paper = "Equinox (Wei et al., arXiv:2508.16646)"
     follows_service = True
+    service_demotes = True
     needs = (Need.PREDICTIONS, Need.WEIGHTS)
 
     def __init__(

@@ -64,6 +64,7 @@ class FairServe(CounterPolicy):
     summary = "the flow that was given the fewest interactions, each measured by what its type usually needs"
     paper = "FairServe (Khan et al., arXiv:2411.15997)"
     follows_service = True
+    service_demotes = True
     needs = (Need.PREDICTIONS, Need.WEIGHTS)
 
     def __init__(self, *, cost: CostModel = linear_cost, window: float = 1000) -> None:

@@ -16,7 +16,6 @@ from scheduler.finish_heap import FinishHeap
 from scheduler.policies.contract import ApplicationFacts, CallFacts, Need, Policy
 from scheduler.types import CallKey
 
-
 AHEAD_OF_EQUALS = 2**62
 """Larger than any application's number."""
 

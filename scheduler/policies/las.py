@@ -34,6 +34,7 @@ class LeastAttainedService(Policy):
     paper = "Foreground-background (Kleinrock, Queueing Systems II, 1976)"
     needs = (Need.PREEMPTION,)
     follows_service = True
+    service_demotes = True
 
     def __init__(self, *, cost: CostModel = linear_cost) -> None:
         self._meter = ServiceMeter(cost)

@@ -58,6 +58,7 @@ class MultilevelFeedback(Policy):
     paper = "FastServe (Wu et al., 2023); Corbató et al. (AFIPS 1962)"
     needs = (Need.PREEMPTION,)
     follows_service = True
+    service_demotes = True
     ages = True
 
     def __init__(

@@ -28,6 +28,7 @@ class VtcOracle(PrepaidVtc):
     summary = "the flow that was served least, true lengths counted in advance"
     paper = "VTC oracle (Sheng et al., OSDI 2024)"
     follows_service = True
+    service_demotes = True
     needs = (Need.TRUE_LENGTHS, Need.WEIGHTS)
 
     def expected_tokens(self, call: CallFacts) -> int:

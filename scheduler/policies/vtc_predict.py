@@ -32,6 +32,7 @@ class VtcPredict(PrepaidVtc):
     summary = "the flow that was served least, predicted answers counted in advance"
     paper = "VTC with length prediction (Sheng et al., OSDI 2024)"
     follows_service = True
+    service_demotes = True
     needs = (Need.PREDICTIONS, Need.WEIGHTS)
 
     def expected_tokens(self, call: CallFacts) -> int:

@@ -217,12 +217,13 @@ def _equation_verification(item: Item) -> list[TraceCall]:
 
 
 def _household_interaction(item: Item) -> list[TraceCall]:
-    """Turn after turn; each reads all that was said and seen before."""
+    """Turn after turn, each reading all that was said and seen before; the first two think, the others act."""
     turns = item.one(Spread(11.5, 6, 29, among=0.34, follows=0.4))
-    output, seen = Spread(12, 4, 100, within=0.75), Spread(15, 5, 80, within=0.5)
-    calls = [item.single("turn0", Spread(520, 480, 620, among=0.05, follows=0.6), output)]
+    think, act = Spread(42, 10, 100, within=0.45), Spread(10, 4, 100, within=0.55)
+    seen = Spread(15, 5, 80, within=0.5)
+    calls = [item.single("turn0", Spread(520, 480, 620, among=0.05, follows=0.6), think)]
     for number in range(1, turns):
-        before = calls[-1]
+        before, output = calls[-1], think if number == 1 else act
         calls.append(item.reader(f"turn{number}", before.prompt_tokens + item.one(seen), output, [before]))
     return calls
 

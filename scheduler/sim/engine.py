@@ -91,13 +91,18 @@ REFERENCE = EngineProfile()
 
 @dataclass(frozen=True, slots=True)
 class IterationOutcome:
-    """What one iteration did. Every tuple is in the engine's order; `finished` is a part of `produced`."""
+    """What one iteration did. Every tuple is in the engine's order; `finished` is a part of `produced`.
+
+    `sequences` were in the batch, of which `prefilled_tokens` were computed anew.
+    """
 
     duration_s: float
     served_token_iterations: int
     produced: tuple[SequenceId, ...]
     finished: tuple[SequenceId, ...]
     preempted: tuple[SequenceId, ...]
+    sequences: int = field(default=0, compare=False)
+    prefilled_tokens: int = field(default=0, compare=False)
 
 
 @dataclass(slots=True, order=True)
@@ -183,12 +188,13 @@ class BatchEngine:
         if self.idle:
             raise RuntimeError("an idle engine has no iteration to run")
         prefilled_tokens = self._admit()
-        duration_s = self.profile.duration_s(len(self._running), prefilled_tokens)
+        sequences = len(self._running)
+        duration_s = self.profile.duration_s(sequences, prefilled_tokens)
         served = sum(sequence.held_tokens + 1 for sequence in self._running)
         preempted = tuple(self._grow())
         produced = self.running
         finished = tuple(self._produce())
-        return IterationOutcome(duration_s, served, produced, finished, preempted)
+        return IterationOutcome(duration_s, served, produced, finished, preempted, sequences, prefilled_tokens)
 
     def _admit(self) -> int:
         """Move waiting sequences into the batch; returns the tokens prefilled."""

@@ -35,6 +35,7 @@ from scheduler.events import (
     ReplicaJoined,
     Resumption,
 )
+from scheduler.lifecycle import CallState
 from scheduler.settings import Admission, CoreSettings
 from scheduler.sim.batch import NS, Batch
 from scheduler.sim.engine import REFERENCE, EngineProfile
@@ -189,11 +190,11 @@ class Simulation:
         self._ended: dict[str, ApplicationResult] = {}
         self._wakes: list[tuple[int, int, int]] = []
         self._thoughts: list[tuple[int, int, str, str]] = []
+        self._waiting_tokens: list[tuple[int, str, str]] = []
         self._thought_count = 0
         self._used_block_ns = 0
         policy = self.core.policy
         projected = self.settings.core.admission is Admission.PROJECTED_PEAK
-        self._restless = policy.follows_service or policy.ages
         counts_calls = self.core.cost is not memory_cost  # virtual time is then what calls are seen to make
         self._reports_all = policy.follows_service or projected or counts_calls
         self._recheck = RECHECK_ITERATIONS if projected else None
@@ -269,7 +270,7 @@ class Simulation:
             if engine is settled or not self.core.ready_calls:
                 continue
             if engine.planned:
-                self._shorten(engine, self.now_ns)
+                self._shorten(engine)
             else:
                 engine.at_ns = self.now_ns
                 self._admit(engine)
@@ -312,15 +313,19 @@ class Simulation:
         self.result.output_tokens += truth.output_tokens * truth.sequences
         running = self._running[call.key.application_id]
         thought_of = list(running.thinks_after(truth.name)) if running.unthought else []
+        dependents = self.core.applications[call.key.application_id].dependents(call.key.call_id)
         self._tell(CallFinished(lease_id, truth.prompt_tokens, (truth.output_tokens,) * truth.sequences))
+        for dependent in dependents:
+            self._note_waiting(dependent)
         for next_call in thought_of:
             self._think(running.trace.application_id, next_call, self.now_ns)
 
     def _preempt(self, engine: _Engine, lease_id: str, made: int) -> None:
-        sequences = self.core.leases[lease_id].sequences
+        call = self.core.leases[lease_id]
         engine.short.pop(lease_id, None)
         self.result.preemptions += 1
-        self._tell(CallPreempted(lease_id, (made,) * sequences))
+        self._tell(CallPreempted(lease_id, (made,) * call.sequences))
+        self._note_waiting(call)
 
     def _admit(self, engine: _Engine) -> None:
         """Admit the head of the order, taken anew each time, until one does not fit."""
@@ -344,7 +349,7 @@ class Simulation:
     def _limits_of_jump(self, engine: _Engine) -> Iterator[int]:
         for lease_id, call in engine.short.items():
             yield max(call.predicted_output_tokens - engine.batch.made_tokens(lease_id), 1)
-        if self.core.ready_calls and engine.batch.free_blocks and self._head_may_change(engine):
+        if self.core.ready_calls and self._head_may_change(engine) and self._smallest_fits(engine):
             yield 1
         if self.core.ready_calls and self._recheck is not None:
             yield self._recheck
@@ -353,14 +358,43 @@ class Simulation:
             yield engine.batch.iterations_within(outside_ns - engine.at_ns)
 
     def _head_may_change(self, engine: _Engine) -> bool:
-        """May tokens or time alone put another call first? Tenants are charged for calls that outgrow predictions."""
-        if self._restless or not engine.short or self.core.policy.tenant_count() < 2:
-            return self._restless
+        """May tokens or time alone put another call first?"""
+        policy = self.core.policy
+        if policy.ages or (policy.follows_service and not policy.service_demotes):
+            return True
+        if policy.follows_service and self._head_flow_runs():
+            return True
+        if not engine.short or policy.tenant_count() < 2:
+            return False
+        # Tenants are charged for calls that outgrow their predictions.
         return any(_has_outgrown(call, engine.batch.made_tokens(name)) for name, call in engine.short.items())
 
-    def _shorten(self, engine: _Engine, moment_ns: int) -> None:
-        """Let a busy engine stop at the end of the iteration that it is in at this moment."""
-        iterations = engine.batch.iterations_within(moment_ns - engine.at_ns)
+    def _head_flow_runs(self) -> bool:
+        head = self.core.next_call()
+        assert head is not None
+        assert head.facts is not None
+        return any(call.facts is not None and call.facts.flow == head.facts.flow for call in self.core.leases.values())
+
+    def _note_waiting(self, call: Call) -> None:
+        """Keep the size of a call that has come to wait."""
+        if call.state is CallState.READY:
+            tokens = call.sequences * (call.prompt_tokens + call.generated_tokens + 1)
+            heapq.heappush(self._waiting_tokens, (tokens, *call.key))
+
+    def _smallest_fits(self, engine: _Engine) -> bool:
+        """Might the smallest waiting call fit, whoever is first? Free blocks only become fewer until something ends."""
+        while self._waiting_tokens:
+            tokens, application_id, call_id = self._waiting_tokens[0]
+            application = self.core.applications.get(application_id)
+            call = None if application is None else application.calls.get(call_id)
+            if call is not None and call.state is CallState.READY:
+                return engine.batch.profile.blocks_of(tokens) <= engine.batch.free_blocks
+            heapq.heappop(self._waiting_tokens)
+        return False
+
+    def _shorten(self, engine: _Engine) -> None:
+        """Let a busy engine stop at the end of the iteration that it is in."""
+        iterations = engine.batch.iterations_within(self.now_ns - engine.at_ns)
         if iterations < engine.planned:
             engine.planned = iterations
             engine.version += 1
@@ -469,15 +503,16 @@ class Simulation:
     def _make_ready(self, application_id: str, call: TraceCall) -> None:
         predicted = self._running[application_id].predicted[call.name]
         self._tell(CallReady(application_id, call.name, call.prompt_tokens, predicted, call.prefix))
+        self._note_waiting(self.core.applications[application_id].calls[call.name])
 
     def _think(self, application_id: str, call: TraceCall, begin_ns: int) -> None:
-        """An application thinks from this moment on before a call; engines stop where it will have thought."""
+        """An application thinks from this moment on before a call.
+
+        The engine that is looked at now stops where it will have thought, or sleeps: then the others are asked too.
+        """
         thought_ns = begin_ns + round(call.delay_s * NS)
         self._thought_count += 1
         heapq.heappush(self._thoughts, (thought_ns, self._thought_count, application_id, call.name))
-        for engine in self._engines:
-            if engine.planned:
-                self._shorten(engine, thought_ns)
 
     def _check_fits(self, trace: TraceApplication) -> None:
         """Raises WorkloadError for a call that would never end on any of the engines."""

@@ -79,23 +79,23 @@ class Replay:
         number = 2
         while pending is not None:
             line, pending = pending, next(self._lines, None)
-            if pending is None and not line.endswith("\n"):
-                return
-            yield self._step(number, line)
+            try:
+                now_s, event = event_from_json(line)
+            except (ValueError, KeyError, TypeError) as error:
+                if pending is None and not line.endswith("\n"):
+                    return  # it was cut off
+                raise LogError(f"line {number}: no event: {error}") from error
+            yield now_s, event, self._take(number, now_s, event)
             number += 1
 
-    def _step(self, number: int, line: str) -> Step:
-        try:
-            now_s, event = event_from_json(line)
-        except (ValueError, KeyError, TypeError) as error:
-            raise LogError(f"line {number}: no event: {error}") from error
+    def _take(self, number: int, now_s: float, event: Event) -> Sequence[Action]:
         self._compare(number, event)
         try:
             actions = self.core.handle(now_s, event)
         except Exception as error:  # whatever it was that broke the live core too
             raise LogError(f"line {number}: the core breaks on {type(event).__name__}: {error!r}") from error
         self._count(now_s, event, actions)
-        return now_s, event, actions
+        return actions
 
     def _count(self, now_s: float, event: Event, actions: Sequence[Action]) -> None:
         self.first_s = self.first_s if self.events else now_s
@@ -181,11 +181,15 @@ class _Call:
 
 @dataclass(slots=True)
 class _Application:
-    """An application so far; `frontier` has the finished calls that nothing finished has come after."""
+    """An application so far; `frontier` has the finished calls that nothing finished has come after.
+
+    The core may have heard of it later than it arrived.
+    """
 
     name: str
     spec: ApplicationSpec
     arrival_s: float
+    heard_s: float
     calls: dict[str, _Call] = field(default_factory=dict)
     frontier: dict[str, None] = field(default_factory=dict)
     ended: bool = False
@@ -204,9 +208,13 @@ class Recording:
         self._now_s = 0.0
         self._given_s = 0.0
 
-    def begin(self, now_s: float) -> None:
-        """Another log begins; one whose clock began anew follows directly on what was heard before."""
-        self._shift_s = max(self._now_s - now_s, 0.0)
+    def traffic_of(self, lines: Iterable[str]) -> Iterator[TraceApplication]:
+        """Hear a whole log, the next one in order of epochs; gives out what has ended on the way."""
+        for place, (now_s, event, actions) in enumerate(Replay(lines).steps()):
+            if place == 0:  # a clock that began anew follows directly on what was heard before
+                self._shift_s = max(self._now_s - now_s, 0.0)
+            self.hear(now_s, event, actions)
+            yield from self.take()
 
     def hear(self, now_s: float, event: Event, actions: Sequence[Action]) -> None:
         """One moment, what the core was told, and what it ordered."""
@@ -251,7 +259,7 @@ class Recording:
         name = spec.application_id if uses == 1 else f"{spec.application_id}#{uses}"
         if self._origin_s is None:
             self._origin_s = arrival_s
-        application = _Application(name, spec, arrival_s)
+        application = _Application(name, spec, arrival_s, self._now_s)
         self._present[spec.application_id] = application
         self._in_order.append(application)
         return application
@@ -313,13 +321,13 @@ class Recording:
             weight=spec.weight,
             deadline_s=spec.deadline_s,
             period_s=spec.period_s,
-            calls=tuple(_trace_call(name, call, kept, application.arrival_s) for name, call in kept.items()),
+            calls=tuple(_trace_call(name, call, kept, application.heard_s) for name, call in kept.items()),
         )
 
 
-def _trace_call(name: str, call: _Call, kept: dict[str, _Call], arrival_s: float) -> TraceCall:
+def _trace_call(name: str, call: _Call, kept: dict[str, _Call], heard_s: float) -> TraceCall:
     after = tuple(other for other in call.after if other in kept)
-    free_s = max((kept[other].end_s for other in after), default=arrival_s)
+    free_s = max((kept[other].end_s for other in after), default=heard_s)
     gap_s = 0.0 if call.ready_s is None else call.ready_s - free_s
     return TraceCall(
         name=name,
@@ -334,15 +342,6 @@ def _trace_call(name: str, call: _Call, kept: dict[str, _Call], arrival_s: float
 
 def workload_from_log(lines: Iterable[str]) -> Iterator[TraceApplication]:
     """The traffic of one log as a workload."""
-    return workload_from_logs([lines], Recording())
-
-
-def workload_from_logs(logs: Iterable[Iterable[str]], recording: Recording) -> Iterator[TraceApplication]:
-    """The traffic of logs in order of their epochs; afterwards `recording.left_out` says what is missing."""
-    for lines in logs:
-        for place, (now_s, event, actions) in enumerate(Replay(lines).steps()):
-            if place == 0:
-                recording.begin(now_s)
-            recording.hear(now_s, event, actions)
-            yield from recording.take()
+    recording = Recording()
+    yield from recording.traffic_of(lines)
     yield from recording.take_rest()

@@ -191,6 +191,19 @@ def test_jain_is_over_the_interval_in_which_tenants_were_backlogged_together() -
     assert jain.index == pytest.approx(40**2 / (2 * (10**2 + 30**2)))
 
 
+def test_a_shorter_interval_of_more_tenants_may_be_worth_more() -> None:
+    since_s = {"a": 0.0, "b": 0.0, "c": 20.0}
+    samples = (
+        sample(0.0, {"a": 0.0, "b": 0.0}, {"a": 0.0, "b": 0.0}),
+        sample(20.0, {"a": 50.0, "b": 10.0, "c": 0.0}, since_s),
+        sample(50.0, {"a": 60.0, "b": 20.0, "c": 10.0}, since_s),
+    )
+    jain = ServiceRecord(samples=samples, worst_gap=None).jain()
+    assert jain is not None
+    assert (jain.begin_s, jain.end_s, jain.tenants) == (20.0, 50.0, ("a", "b", "c"))
+    assert jain.index == pytest.approx(1.0)
+
+
 def test_without_two_backlogged_tenants_there_is_no_index() -> None:
     record = ServiceRecord(samples=(sample(0, {"a": 0}, {"a": 0}), sample(9, {"a": 5}, {"a": 0})), worst_gap=None)
     assert record.jain() is None
@@ -292,19 +305,16 @@ def test_service_never_falls_and_ends_at_the_true_cost(policy: str, replicas: in
 def test_service_of_a_running_call_is_what_it_has_made() -> None:
     call = TraceCall(name="x", prompt_tokens=100, output_tokens=400)
     lonely = TraceApplication(application_id="a", arrival_s=0.0, calls=(call,))
-    ticks = [
-        TraceApplication(
-            application_id=f"b{number}",
-            arrival_s=2.0 * number,
-            tenant="ticks",
-            calls=(TraceCall(name="x", prompt_tokens=1, output_tokens=1),),
-        )
-        for number in range(1, 5)
-    ]
-    profile = EngineProfile(base_s=0.02, per_sequence_s=0.0, per_prefill_token_s=0.0)
-    _, record = run([lonely, *ticks], "fcfs", (profile, profile))
-    seen = {one.at_s: one.service["default"] for one in record.samples if one.at_s in (2.0, 4.0, 6.0)}
-    assert seen == {at_s: memory_cost(100, (round(at_s / 0.02),)) for at_s in (2.0, 4.0, 6.0)}
+    steps = tuple(
+        TraceCall(name=f"{number}", after=(f"{number - 1}",) if number else (), prompt_tokens=1, output_tokens=50)
+        for number in range(8)
+    )
+    chain = TraceApplication(application_id="b", arrival_s=0.0, tenant="chain", calls=steps)
+    slow = EngineProfile(max_sequences=1, base_s=0.03, per_sequence_s=0.0, per_prefill_token_s=0.0)
+    fast = EngineProfile(base_s=0.02, per_sequence_s=0.0, per_prefill_token_s=0.0)
+    _, record = run([lonely, chain], "fcfs", (slow, fast), tenant_level=False)
+    seen = {one.at_s: one.service["default"] for one in record.samples if 1 <= one.at_s <= 8}
+    assert seen == {float(at_s): memory_cost(100, (int(at_s / 0.03),)) for at_s in range(1, 9)}
 
 
 def test_a_tenant_is_backlogged_only_while_a_call_of_it_could_run() -> None:
@@ -341,6 +351,8 @@ def test_samples_are_bounded_and_span_the_run() -> None:
     assert record.samples[0].at_s == 0.0
     assert record.samples[-1].at_s > 0.8 * result.makespan_s
     assert len(finer.samples) > 100
+    spaces_s = [after.at_s - before.at_s for before, after in pairwise(record.samples)]
+    assert max(spaces_s) < 3 * min(spaces_s)
     assert record.gaps == tuple((one.at_s, one.gap) for one in record.samples)
 
 
