@@ -90,6 +90,11 @@ class ReferenceClock:
             for application, weight in self._weights.items()
         )
 
+    def service_until_next(self) -> float | None:
+        """Token-iterations to deliver before the next application has been served in full; None without any."""
+        head = self._tags.peek()
+        return None if head is None else max(self._tags.rank(head) - self.virtual_time, 0.0) * self._active_weight
+
     def reached_at_s(self, finish_tag: float, now_s: float) -> float:
         """When V reached this tag, to the accuracy of the reports; `now_s` when that is further back than is known."""
         return self._course.reached_at_s(finish_tag, now_s)

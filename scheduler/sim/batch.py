@@ -165,6 +165,18 @@ class Batch:
             return 1
         return 1 - (-(span_ns - first_ns) // self._usual_ns())
 
+    def iterations_before(self, service: float) -> int:
+        """Whole coming iterations that together serve less than this, in a batch that stays as it is."""
+        fixed, growth = self._held_now() + self.sequences, self.sequences - sum(m.sequences for m in self._prefilling)
+        low, high = 0, int(service // fixed) + 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            if middle * fixed + growth * middle * (middle - 1) // 2 < service:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
     def run(self, iterations: int, in_order: Callable[[list[str]], list[str]]) -> Moved:
         """Do so many iterations, at most `longest_jump`. `in_order` puts leases into the policy's order."""
         duration_ns = self.duration_ns(iterations)

@@ -36,7 +36,7 @@ from scheduler.events import (
     Resumption,
 )
 from scheduler.lifecycle import CallState
-from scheduler.settings import Admission, CoreSettings
+from scheduler.settings import Admission, ClockMode, CoreSettings
 from scheduler.sim.batch import NS, Batch
 from scheduler.sim.engine import REFERENCE, EngineProfile
 from scheduler.sim.prediction import Oracle, Predictor
@@ -197,6 +197,7 @@ class Simulation:
         projected = self.settings.core.admission is Admission.PROJECTED_PEAK
         counts_calls = self.core.cost is not memory_cost  # virtual time is then what calls are seen to make
         self._reports_all = policy.follows_service or projected or counts_calls
+        self._by_service = self.settings.core.clock is ClockMode.SERVICE and not counts_calls
         self._recheck = RECHECK_ITERATIONS if projected else None
 
     def _create_batch(self, profile: EngineProfile) -> Batch:
@@ -353,6 +354,10 @@ class Simulation:
             yield 1
         if self.core.ready_calls and self._recheck is not None:
             yield self._recheck
+        if self._by_service and len(engine.batch):
+            left = self.core.reference.service_until_next()
+            if left is not None:  # the iteration in which somebody's GPS finish falls is done alone, to date it
+                yield max(engine.batch.iterations_before(left / self.settings.core.clock_rate), 1)
         outside_ns = self._next_outside_ns()
         if outside_ns is not None and len(engine.batch):
             yield engine.batch.iterations_within(outside_ns - engine.at_ns)

@@ -108,6 +108,9 @@ class StepBatch:
     def iterations_within(self, span_ns: int) -> int:
         return 1
 
+    def iterations_before(self, service: float) -> int:
+        return 0
+
     def chunk(self) -> int:
         left = sum(call.to_prefill for call in self.calls.values())
         if not self.profile.chunked_prefill or left == 0:

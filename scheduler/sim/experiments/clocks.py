@@ -14,9 +14,9 @@ from scheduler.sim.experiments.laboratory import EVEN, SKEWED, YARDSTICK, Labora
 
 LOADS = ((EVEN, 3.0), (SKEWED, 2.0), (SKEWED, 3.0))
 CLOCKS = {
-    ClockMode.CAPACITY: "nominal seconds",
-    ClockMode.ITERATION: "one pool an iteration",
-    ClockMode.SERVICE: "service delivered",
+    ClockMode.CAPACITY: "seconds",
+    ClockMode.ITERATION: "iteration",
+    ClockMode.SERVICE: "service",
 }
 
 
@@ -30,14 +30,15 @@ def clocks(laboratory: Laboratory, loads: Sequence[tuple[str, float]] = LOADS) -
         comparisons=(),
         tables=(
             Table(
-                title="Mean completion saved against VTC, %, and the worst application's ratio to VTC",
+                title="Mean saved against VTC (%), and the worst application's ratio to VTC (×)",
                 headings=("workload", *(f"{name}{what}" for name in CLOCKS.values() for what in (" %", " ×"))),
                 rows=tuple(_row(laboratory, name, intensity) for name, intensity in loads),
             ),
         ),
         remarks=(
-            "The paper's clock is that of nominal seconds, and it has no figure for the others. Nominal is here "
-            f"{nominal:g} iterations a second, the default of the setting; the faster it is set, the worse it does.",
+            f"Virtual time moves by nominal seconds ({nominal:g} iterations a second, the setting's default), by one "
+            "pool an iteration, or by the service delivered. The paper's clock is the first; it has no figure for the "
+            "others.",
         ),
     )
 

@@ -42,7 +42,7 @@ def figure_11(
     alone_s = _fate(laboratory.run_policy(Load("elephant alone", (elephant,)), "justitia")).elephant_s
     columns = _columns(laboratory, elephant, mice, counts, rates)
     first, last = min(counts), max(counts)
-    one_tenant, own_tenant, srtf = columns["1 tenant, rate 1"], columns["2 tenants"], columns["srtf"]
+    one_tenant, own_tenant, srtf = columns[_rate(1.0)], columns["2 tenants"], columns["srtf"]
     return Findings(
         name="fig11",
         title="An elephant and mice",
@@ -83,6 +83,7 @@ def figure_11(
             ),
         ),
         remarks=(
+            "rate: Justitia, all in one tenant, at this clock rate; 2 tenants: the elephant in one, mice in the other.",
             "In one tenant, with mice that fill the engine, the elephant waits for its share of what engines really "
             "deliver, which falls with each mouse; the paper's clock runs in seconds and lets it in earlier, as a "
             "clock rate above 1 does here. The price stands in the other two tables: mice wait, and on traffic of "
@@ -111,7 +112,7 @@ def _columns(
     """By name and number of mice."""
     together = {count: _load("one tenant", replace(elephant, tenant=MICE), mice, count) for count in counts}
     apart = {count: _load("two tenants", elephant, mice, count) for count in counts}
-    settings = {f"1 tenant, rate {rate:g}": under("justitia", clock_rate=rate) for rate in rates}
+    settings = {_rate(rate): under("justitia", clock_rate=rate) for rate in rates}
     columns = {
         "srtf": {count: _fate(laboratory.run_policy(load, "srtf")) for count, load in together.items()},
         **{
@@ -121,6 +122,10 @@ def _columns(
     }
     columns["2 tenants"] = {count: _fate(laboratory.run_policy(load, "justitia")) for count, load in apart.items()}
     return columns
+
+
+def _rate(rate: float) -> str:
+    return f"rate {rate:g}"
 
 
 def _load(name: str, elephant: TraceApplication, mice: Sequence[TraceApplication], count: int) -> Load:
