@@ -59,6 +59,7 @@ e2e: setup
 
 bench: setup
 	$(BIN)/justitia bench overhead
+	$(BIN)/pytest -m slow tests/sim
 
 # What deciding costs: every policy beside heapq, and the whole scheduler at up to 100,000 applications a minute.
 bench-core: setup

@@ -26,7 +26,13 @@ class _Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
 
-class VllmSettings(_Settings):
+class _EngineSettings(_Settings):
+    """What engines of every kind have: a file that each iteration adds a line to (`cluster.iteration_log`), or none."""
+
+    iteration_log: Path | None = None
+
+
+class VllmSettings(_EngineSettings):
     """A vLLM engine. `model` is a checkpoint directory or a hub id; `block_size` is in tokens.
 
     `num_gpu_blocks` fixes the size of the KV pool (vLLM holds one block back); None leaves it to vLLM, within
@@ -73,7 +79,7 @@ class VllmSettings(_Settings):
         } | ({"HF_HUB_OFFLINE": "1"} if Path(self.model).is_dir() else {})
 
 
-class SimulatedSettings(_Settings):
+class SimulatedSettings(_EngineSettings):
     """An engine with no model: the timing and the KV memory of an EngineProfile, and made-up words.
 
     `time_scale` stretches every iteration: 1 is the profile's own speed, 0 as fast as the machine allows.
@@ -105,7 +111,7 @@ class SimulatedSettings(_Settings):
 
     @property
     def profile(self) -> EngineProfile:
-        return EngineProfile(**self.model_dump(exclude={"kind", "served_model_name", "time_scale"}))
+        return EngineProfile(**self.model_dump(exclude={"kind", "served_model_name", "time_scale", "iteration_log"}))
 
 
 EngineSettings = Annotated[VllmSettings | SimulatedSettings, Field(discriminator="kind")]

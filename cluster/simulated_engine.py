@@ -30,7 +30,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from cluster.clock import wall_s
+from cluster.clock import monotonic_s, wall_s
 from cluster.engine import (
     CURRENT_LEASE,
     ActiveLease,
@@ -43,7 +43,8 @@ from cluster.engine import (
     SequenceUse,
 )
 from cluster.engines import SimulatedSettings
-from scheduler.sim.engine import BatchEngine
+from cluster.iteration_log import IterationLog
+from scheduler.sim.engine import BatchEngine, IterationOutcome
 from scheduler.types import EngineLimits
 
 CHARACTERS_PER_TOKEN = 4
@@ -242,12 +243,22 @@ class _Generation:
 
 
 class SimulatedEngine:
-    """Implements `cluster.engine.Engine`. `wall_s` gives the time of day that answers carry as `created`."""
+    """Implements `cluster.engine.Engine`. `wall_s` gives the time of day that answers carry as `created`.
 
-    def __init__(self, settings: SimulatedSettings, wall_s: Callable[[], float] = wall_s) -> None:
+    `clock` measures iterations, for the iteration log.
+    """
+
+    def __init__(
+        self,
+        settings: SimulatedSettings,
+        wall_s: Callable[[], float] = wall_s,
+        clock: Callable[[], float] = monotonic_s,
+    ) -> None:
         self.settings = settings
         self.last_bodies: deque[JsonObject] = deque(maxlen=KEPT_BODIES)
         self._wall_s = wall_s
+        self._clock = clock
+        self._log = IterationLog(settings.iteration_log, clock)
         self._batch = BatchEngine(settings.profile)
         self._sequences: dict[int, tuple[_Generation, _Choice]] = {}
         self._numbers = 0
@@ -283,6 +294,7 @@ class SimulatedEngine:
         if self._stepper is not None:
             self._stepper.cancel()
             await asyncio.wait([self._stepper])
+        self._log.close()
         for generation in {id(generation): generation for generation, _ in self._sequences.values()}.values():
             generation.fail(_stopped())
 
@@ -376,12 +388,18 @@ class SimulatedEngine:
             if self._batch.idle:
                 await self._work.wait()
                 continue
+            begun_s = self._clock()
             outcome = self._batch.step()
             await asyncio.sleep(outcome.duration_s * self.settings.time_scale)
+            self._note_iteration(outcome, self._clock() - begun_s)
             self._iterations += 1
             self._preemptions += len(outcome.preempted)
             for number in outcome.produced:
                 self._note_token(number)
+
+    def _note_iteration(self, outcome: IterationOutcome, duration_s: float) -> None:
+        used_tokens = self._batch.used_blocks * self._batch.profile.block_tokens
+        self._log.write(duration_s, outcome.sequences, outcome.prefilled_tokens, used_tokens)
 
     def _note_token(self, number: object) -> None:
         held = self._sequences.get(number)  # type: ignore[call-overload]

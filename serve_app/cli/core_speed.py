@@ -2,10 +2,10 @@
 
 Applications arrive one after another without end (Poisson, from a seed), whatever became of those before: `FAN_OUT`
 calls at most side by side, and in every second one a call that comes after all of them. The replicas have as much
-memory as the calls need in the mean (load 1), so that a queue forms. A replica makes a token of each sequence every
-TOKEN_S, reports every REPORT_S, and asks for more as soon as its offer was used. All time is simulated, except for
-the time spent in `SchedulerCore.handle`: CPU time of the thread, so that the turns of other programs do not count (the
-core waits for nothing).
+memory as the calls need in the mean (load 1), so that a queue forms; at low rates more, and none does. A replica makes
+a token of each sequence every TOKEN_S, reports every REPORT_S, and asks for more as soon as its offer was used. All
+time is simulated, except for the time spent in `SchedulerCore.handle`: CPU time of the thread, so that the turns of
+other programs do not count (the core waits for nothing).
 
 That time is counted for the applications that an event concerns, in equal parts: the one that arrived, became ready,
 started or ended; all whose calls a replica reports on; all whose grants used up an offer. The sum over the life of an
@@ -54,6 +54,8 @@ WARM_UP_S = 3.0
 BLOCKS_A_SEQUENCE = 22
 """Of 16 tokens: what a sequence holds in the mean and what admission keeps free, so that memory is what fills up."""
 MEAN_SEQUENCES, MAX_SEQUENCES = 200, 256
+LEAST_SEQUENCES = 7
+"""Of which a replica holds the memory at any rate: less would not hold the longest call and others beside it."""
 MAX_GRANTS = 256
 MEAN_CALLS = (1 + FAN_OUT) / 2 + 0.5
 SEED = 20
@@ -135,7 +137,7 @@ class _Station:
 
     def _start_replicas(self) -> None:
         mean_call_s = TOKEN_S * (SHORTEST_TOKENS + LONGEST_TOKENS) / 2
-        sequences = ceil(self._rate * MEAN_CALLS * mean_call_s)
+        sequences = max(ceil(self._rate * MEAN_CALLS * mean_call_s), LEAST_SEQUENCES)
         replicas = ceil(sequences / MEAN_SEQUENCES)
         limits = EngineLimits(
             usable_blocks=ceil(BLOCKS_A_SEQUENCE * sequences / replicas),

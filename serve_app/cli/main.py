@@ -5,14 +5,19 @@ from __future__ import annotations
 import typer
 
 from serve_app.cli.bench import bench
+from serve_app.cli.calibrate import calibrate
 from serve_app.cli.cancel import cancel
 from serve_app.cli.demo import demo
+from serve_app.cli.evaluate import evaluate
 from serve_app.cli.explain import explain
 from serve_app.cli.policies import policies
+from serve_app.cli.replay import replay
+from serve_app.cli.reproduce import reproduce
 from serve_app.cli.serve import serve
 from serve_app.cli.simulate import simulate
 from serve_app.cli.status import status
 from serve_app.cli.submit import submit
+from serve_app.cli.train import train
 from serve_app.cli.workload import workload
 
 app = typer.Typer(
@@ -22,7 +27,21 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
 )
-for command in (demo, serve, submit, status, explain, cancel, policies, simulate):
+for command in (
+    demo,
+    serve,
+    submit,
+    status,
+    explain,
+    cancel,
+    policies,
+    simulate,
+    reproduce,
+    replay,
+    calibrate,
+    train,
+    evaluate,
+):
     app.command()(command)
 app.add_typer(bench, name="bench")
 app.add_typer(workload, name="workload")

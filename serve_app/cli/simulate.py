@@ -14,11 +14,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from scheduler.policies import PolicyOption
 from scheduler.settings import Admission, ClockMode, CoreSettings, Flows
 from serve_app.cli import http
+from serve_app.cli.event_logs import recorded_traffic
 from serve_app.cli.simulation_runs import (
     Advance,
     CannotSimulate,
     Question,
     Run,
+    Workload,
     answer,
     check_policy,
     chosen_policies,
@@ -26,6 +28,7 @@ from serve_app.cli.simulation_runs import (
     load_predictor,
     load_workload,
     options_by_policy,
+    workload_of,
 )
 from serve_app.cli.simulation_tables import documents, tables
 
@@ -42,6 +45,16 @@ def simulate(
             metavar="FILE",
             help="JSON Lines, gzip or not; - for stdin.",
             show_default="a small example",
+            rich_help_panel=TRAFFIC,
+        ),
+    ] = None,
+    from_log: Annotated[
+        Path | None,
+        typer.Option(
+            "--from-log",
+            metavar="LOG",
+            help="The traffic of a live run: its event log, or its state_dir.",
+            show_default=False,
             rich_help_panel=TRAFFIC,
         ),
     ] = None,
@@ -136,7 +149,7 @@ def simulate(
         typer.Option(
             "--engine",
             metavar="NAME",
-            help="A name or FILE.json; several between commas stand side by side.",
+            help="A name or FILE.json, xN for N of it; several between commas.",
             rich_help_panel=ENGINE,
         ),
     ] = "reference",
@@ -179,8 +192,9 @@ def simulate(
     justitia simulate --workload trace.jsonl --policies vtc,justitia \\
         --tenant-weight gold=3 --html report.html
     zcat big.gz | justitia simulate --workload - --limit 1000 --json
+    justitia simulate --from-log state_dir --engine profile.json
     """
-    with mistakes_in_words():
+    with mistakes_in_words(ValueError):
         _check_can_write(html)
         chosen = chosen_policies(policies)
         compared_with = _yardstick(yardstick, chosen)
@@ -201,11 +215,12 @@ def simulate(
             options=options_by_policy(everybody, [_option(text) for text in option or ()], seed),
             engines=load_engines(engine, replicas),
             create_predictor=load_predictor(predictor),
-            workload=load_workload(workload, intensity, limit, seed),
+            workload=_traffic(workload, from_log, intensity, limit, seed),
         )
+    with mistakes_in_words():
         runs = run_with_progress(question)
         if html is not None:
-            _write_report(html, runs, workload or "the example", intensity)
+            _write_report(html, runs, workload or str(from_log or "the example"), intensity)
     if as_json:
         http.print_json(documents(runs))
         return
@@ -218,11 +233,12 @@ def simulate(
 
 
 @contextmanager
-def mistakes_in_words() -> Iterator[None]:
-    """End the command with 2 and a sentence for what a user got wrong."""
+def mistakes_in_words(*others: type[Exception]) -> Iterator[None]:
+    """End the command with 2 and a sentence for what a user got wrong: CannotSimulate and these other exceptions."""
+    mistakes: tuple[type[Exception], ...] = (CannotSimulate, *others)
     try:
         yield
-    except (CannotSimulate, ValueError) as error:
+    except mistakes as error:
         http.complain(str(error))
         raise typer.Exit(http.REFUSED) from None
 
@@ -238,6 +254,23 @@ def run_with_progress(question: Question) -> list[Run]:
             return lambda: progress.advance(task)
 
         return answer(question, progress_of)
+
+
+def _traffic(workload: str | None, from_log: Path | None, intensity: float, limit: int | None, seed: int) -> Workload:
+    """What is to be served; of a log, say on the standard error stream what is left out."""
+    if from_log is None:
+        return load_workload(workload, intensity, limit, seed)
+    if workload is not None:
+        raise CannotSimulate("--workload and --from-log: choose one")
+    applications, recording = recorded_traffic(from_log)
+    Console(stderr=True).print(
+        f"{from_log}: {len(applications)} applications; left out: {recording.left_out}. "
+        "Each is known whole at its arrival and thinks as long between calls as it did.",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+    return workload_of(applications, intensity, limit, str(from_log))
 
 
 def _yardstick(named: str | None, chosen: Sequence[str]) -> str | None:

@@ -64,6 +64,11 @@ def load_workload(path: str | None, intensity: float, limit: int | None, seed: i
     return _checked(lambda: _read_file(path), intensity, limit, path)
 
 
+def workload_of(applications: Sequence[TraceApplication], intensity: float, limit: int | None, source: str) -> Workload:
+    """The first `limit` of some applications, checked; `source` says where they are from."""
+    return _checked(lambda: applications, intensity, limit, source)
+
+
 def example_workload(seed: int) -> Iterator[TraceApplication]:
     """A small load of two tenants that both ask short questions and long map-reduce summaries, one more of these."""
     draw = random.Random(seed)
@@ -180,8 +185,19 @@ def load_predictor(name: str) -> Callable[[], Predictor]:
     if name in PREDICTORS:
         return PREDICTORS[name]
     if Path(name).is_dir():
-        raise CannotSimulate(f"{name}: trained models cannot be loaded by this version")
+        return _trained_model(Path(name))
     raise CannotSimulate(f"no predictor {name!r}; known: {', '.join(PREDICTORS)}, or a trained model's directory")
+
+
+def _trained_model(directory: Path) -> Callable[[], Predictor]:
+    from predictors.store import ModelFileError  # scikit-learn takes a second to import
+    from serve_app.trained_predictor import TrainedModel
+
+    try:
+        TrainedModel.of_directory(directory)
+    except ModelFileError as error:
+        raise CannotSimulate(str(error)) from error
+    return lambda: TrainedModel.of_directory(directory)
 
 
 def chosen_policies(names: str) -> list[str]:

@@ -98,10 +98,9 @@ def shown(found: Contents) -> Iterator[Table | str]:
     yield _table("type", found.by_type)
     if len(found.by_tenant) > 1:
         yield _table("tenant", found.by_tenant)
-    yield (
-        f"{found.applications:,} applications with {found.calls:,} calls; the last arrives after "
-        f"{found.last_arrival_s:,.0f} s; at least {found.least_work_s:,.0f} s of work for the reference engine."
-    )
+    counts = f"{found.applications:,} applications with {found.calls:,} calls"
+    yield f"{counts}; the last arrives after {found.last_arrival_s:,.0f} s."
+    yield f"The reference engine works on them for {found.least_work_s:,.0f} s at least."
 
 
 def _table(kind: str, rows: Mapping[str, Row]) -> Table:

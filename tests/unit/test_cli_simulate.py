@@ -288,7 +288,7 @@ def test_a_bad_workload_is_refused_in_words(content: bytes, said: str) -> None:
         (("--engine", "b300"), "no engine 'b300'; known: "),
         (("--engine", "no.json"), "no.json: No such file"),
         (("--predictor", "guess"), "no predictor 'guess'; known: oracle, type_mean, none"),
-        (("--predictor", "."), "trained models cannot be loaded"),
+        (("--predictor", "."), "model.json: No such file"),
         (("--tenant-weight", "gold"), "write TENANT=WEIGHT"),
         (("--tenant-weight", "gold=x"), "write TENANT=WEIGHT"),
         (("--tenant-weight", "gold=0"), "weight of 'gold' must lie in"),
