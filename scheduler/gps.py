@@ -62,6 +62,10 @@ class Course:
         return begin_s + (end_s - begin_s) * (value - before) / (after - before)
 
 
+ROUNDING = 1e-6
+"""Token-iterations that the sum of many reports may lack: without it a finish would wait for the next report."""
+
+
 class ReferenceClock:
     """V, and who is still served by the reference; of the course of V it remembers at most `course_points` points."""
 
@@ -128,14 +132,13 @@ class ReferenceClock:
         while service > 0 and (head := self._tags.peek()) is not None:
             tag = self._tags.rank(head)
             needed = max((tag - self.virtual_time) * self._active_weight, 0.0)
-            used = min(needed, left)
-            if used == needed:
-                self.virtual_time = max(self.virtual_time, tag)
+            if needed > left + ROUNDING:
+                self.virtual_time = min(self.virtual_time + left / self._active_weight, tag)
             else:
-                self.virtual_time += used / self._active_weight
+                self.virtual_time = max(self.virtual_time, tag)
             if self.virtual_time < tag:
                 break
-            left -= used
+            left = max(left - needed, 0.0)
             self.remove(head)
             finishes.append(ReferenceFinish(head, now_s - (now_s - begin_s) * (left / service)))
         self._course.note(now_s, self.virtual_time)

@@ -102,7 +102,7 @@ def test_jumps_give_what_single_steps_give(policy: str, profile: EngineProfile) 
         for field in ("iterations", "preemptions", "prefilled_tokens", "recomputed_tokens", "makespan_s"):
             assert getattr(jumped, field) == getattr(stepped, field), field
         gps = {one.application_id: one.gps_finish_s for one in stepped.applications}
-        seen_s = 0.5 if policy == "justitia_c" else 0.1  # service by cost is seen when calls are, at the ends of jumps
+        seen_s = 0.5 if policy == "justitia_c" else 0.06  # service by cost is seen when calls are, at the ends of jumps
         for one in jumped.applications:
             assert one.gps_finish_s == pytest.approx(gps[one.application_id], abs=seen_s)
 

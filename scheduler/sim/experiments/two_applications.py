@@ -107,7 +107,8 @@ def figure_3(laboratory: Laboratory) -> Findings:
         remarks=(
             "The documents, and so the calls and their lengths, are other ones than the paper's, which are not "
             "public: compare the share saved and the blocks, not the seconds. Merging comes in stages that wait for "
-            "each other, so that neither order fills the memory all the time.",
+            "each other, so that neither order fills the memory all the time, and the second may end later than side by "
+            "side by the stages that it has still to go through when the first has ended.",
         ),
     )
 
