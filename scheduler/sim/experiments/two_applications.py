@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from scheduler.sim.experiments.findings import Cell, Chart, Comparison, Findings, Line, Table, saving_percent
 from scheduler.sim.experiments.laboratory import EVEN, YARDSTICK, Laboratory, under
@@ -37,10 +38,12 @@ class Watched:
         return sorted(one.completion_s for one in self.result.applications)
 
     def mean_blocks_while_both_run(self) -> float:
-        """Blocks that an application holds in the mean until the first of them has ended."""
+        """Blocks that an application holds in the mean over time until the first of them has ended."""
         first_end_s = min(one.finish_s for one in self.result.applications)
-        samples = [blocks for points in self.held.values() for second, blocks in points if second <= first_end_s]
-        return sum(samples) / len(samples)
+        means = [
+            _mean_over_time([point for point in points if point[0] <= first_end_s]) for points in self.held.values()
+        ]
+        return sum(means) / len(means)
 
 
 def figure_1(laboratory: Laboratory) -> Findings:
@@ -107,8 +110,8 @@ def figure_3(laboratory: Laboratory) -> Findings:
         remarks=(
             "The documents, and so the calls and their lengths, are other ones than the paper's, which are not "
             "public: compare the share saved and the blocks, not the seconds. Merging comes in stages that wait for "
-            "each other, so that neither order fills the memory all the time, and the second may end later than side by "
-            "side by the stages that it has still to go through when the first has ended.",
+            "each other, so that neither order fills the memory all the time, and the second may end later than "
+            "side by side, by the stages that it has still to go through when the first has ended.",
         ),
     )
 
@@ -156,6 +159,12 @@ def _blocks_held(simulation: Simulation) -> dict[str, int]:
         blocks = call.sequences * profile.blocks_of(call.prompt_tokens + made_tokens)
         held[name] = held.get(name, 0) + blocks
     return held
+
+
+def _mean_over_time(points: Sequence[tuple[float, float]]) -> float:
+    """The mean of a line through (second, value) points."""
+    area = sum((end - begin) * (one + other) / 2 for (begin, one), (end, other) in pairwise(points))
+    return area / (points[-1][0] - points[0][0])
 
 
 def _table(side_by_side: Watched, one_after_another: Watched) -> Table:
