@@ -196,8 +196,8 @@ def _saving(outcome: Mapping[str, Outcome], yardstick: str) -> float:
 def _words_on_load(outcome: Outcome, intensity: float) -> str:
     return (
         f"At {intensity:g}× the memory of the reference engine is {100 * outcome.result.kv_used:.0f} % full here while "
-        "it runs, and applications queue: there is more to save than on the paper's engine, where fair sharing costs "
-        "little at that load."
+        "it runs. Where applications queue there is more to save; that the paper saves less at 1× suggests an engine "
+        "that was less loaded."
     )
 
 

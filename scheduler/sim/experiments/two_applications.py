@@ -162,7 +162,9 @@ def _blocks_held(simulation: Simulation) -> dict[str, int]:
 
 
 def _mean_over_time(points: Sequence[tuple[float, float]]) -> float:
-    """The mean of a line through (second, value) points."""
+    """The mean of a line through (second, value) points; of a single one its value."""
+    if len(points) < 2:
+        return sum(value for _, value in points)
     area = sum((end - begin) * (one + other) / 2 for (begin, one), (end, other) in pairwise(points))
     return area / (points[-1][0] - points[0][0])
 

@@ -1,0 +1,123 @@
+"""How good predictions are: errors, order, intervals; and how fast a model learns.
+
+Relative error: |predicted − true| / true. Order: Kendall's tau-b between predicted and true costs, which is what a
+scheduler that sorts by them needs. Coverage: the share of true costs inside the 80 % interval. Calibration: for each
+level q, the share of true costs at or below the predicted quantile; a straight line from 0 to 1 is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import kendalltau
+
+from predictors.models import Asked, CostEstimate, PerTypeCostModel
+
+Array = NDArray[np.float64]
+
+CALIBRATION_LEVELS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+
+
+class CostPredictor(Protocol):
+    """What can be evaluated."""
+
+    def predict_one(self, application_type: str, prompt: str) -> CostEstimate: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """Of some applications. `kendall_tau` is None where fewer than two costs differ."""
+
+    applications: int
+    mean_relative_error: float
+    median_relative_error: float
+    kendall_tau: float | None
+    coverage_80: float
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Over all applications and by type; `sources` counts what estimates rested on."""
+
+    overall: Quality
+    by_type: dict[str, Quality]
+    sources: dict[str, int]
+    replaced: int
+
+
+def evaluate(estimates: Sequence[CostEstimate], types: Sequence[str], costs: Sequence[float]) -> Evaluation:
+    """Compare estimates with true costs. Raises ValueError without applications or with a cost that is not positive."""
+    if not costs:
+        raise ValueError("no applications to evaluate on")
+    true = np.asarray(costs, dtype=float)
+    if not np.all((true > 0) & np.isfinite(true)):
+        raise ValueError("true costs must be finite and positive")
+    kinds = np.asarray(types, dtype=object)
+    predicted = np.array([estimate.cost for estimate in estimates])
+    inside = np.array([one.low <= cost <= one.high for one, cost in zip(estimates, true, strict=True)])
+    sources: dict[str, int] = {}
+    for estimate in estimates:
+        sources[estimate.source.value] = sources.get(estimate.source.value, 0) + 1
+    return Evaluation(
+        overall=_quality(predicted, true, inside),
+        by_type={
+            name: _quality(predicted[kinds == name], true[kinds == name], inside[kinds == name])
+            for name in sorted(set(types))
+        },
+        sources=dict(sorted(sources.items())),
+        replaced=sum(estimate.replaced for estimate in estimates),
+    )
+
+
+def mean_relative_error(predicted: Array, true: Array) -> float:
+    """Mean of |predicted − true| / true."""
+    return float(np.mean(np.abs(predicted - true) / true))
+
+
+def calibration(model: PerTypeCostModel, asked: Sequence[Asked], costs: Sequence[float]) -> list[tuple[float, float]]:
+    """(q, share of true costs that are not above the predicted quantile q) for the CALIBRATION_LEVELS."""
+    true = np.asarray(costs, dtype=float)
+    return [(q, float(np.mean(true <= model.predict_quantile(asked, q)))) for q in CALIBRATION_LEVELS]
+
+
+def learning_curve(
+    create: Callable[[], PerTypeCostModel],
+    observed: tuple[Sequence[Asked], Sequence[float]],
+    held_out: tuple[Sequence[Asked], Sequence[float]],
+    counts: Sequence[int],
+) -> list[tuple[int, Evaluation]]:
+    """For each count n, how good a model is that has seen the first n applications of each type."""
+    asked, costs = held_out
+    curve = []
+    for count in counts:
+        model = create().fit(*first_of_each_type(*observed, count))
+        estimates = [model.predict_one(*one) for one in asked]
+        curve.append((count, evaluate(estimates, [one.application_type for one in asked], costs)))
+    return curve
+
+
+def first_of_each_type(asked: Sequence[Asked], costs: Sequence[float], count: int) -> tuple[list[Asked], list[float]]:
+    """The first `count` applications of each type, in order."""
+    seen: dict[str, int] = {}
+    kept = []
+    for place, one in enumerate(asked):
+        seen[one.application_type] = seen.get(one.application_type, 0) + 1
+        if seen[one.application_type] <= count:
+            kept.append(place)
+    return [asked[place] for place in kept], [costs[place] for place in kept]
+
+
+def _quality(predicted: Array, true: Array, inside: NDArray[np.bool_]) -> Quality:
+    errors = np.abs(predicted - true) / true
+    tau = kendalltau(predicted, true).statistic if len(true) > 1 else np.nan
+    return Quality(
+        applications=len(true),
+        mean_relative_error=float(errors.mean()),
+        median_relative_error=float(np.median(errors)),
+        kendall_tau=None if np.isnan(tau) else float(tau),
+        coverage_80=float(inside.mean()),
+    )

@@ -1,0 +1,147 @@
+"""`justitia reproduce`: the paper's figures and tables, simulated, beside the paper's own numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from scheduler.sim.experiments import EXPERIMENTS
+from scheduler.sim.experiments.findings import Findings
+from scheduler.sim.experiments.laboratory import EVEN, PREDICTORS, Advance, CreatePredictor, Experiment, Laboratory
+from serve_app.cli import http
+from serve_app.cli.experiment_measurements import TABLE_3, prediction_times
+from serve_app.cli.experiment_tables import documents, print_findings
+from serve_app.cli.experiment_workloads import GeneratedWorkloads, find_workloads, shared_folder
+from serve_app.cli.simulate import mistakes_in_words
+from serve_app.cli.simulation_runs import CannotSimulate, load_predictor
+
+ALL = "all"
+LEAST_APPLICATIONS = 10
+KNOWN: Mapping[str, Experiment] = {**EXPERIMENTS, TABLE_3.name: TABLE_3}
+
+
+def reproduce(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME...", help="Experiments by name, or all.", show_default=False)
+    ] = None,
+    list_them: Annotated[bool, typer.Option("--list", help="List the experiments, and run none.")] = False,
+    model: Annotated[
+        list[str] | None,
+        typer.Option("--model", metavar="DIR", help="A trained model for table2; repeatable.", show_default=False),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="The first N applications of each workload only: a quick look.",
+            min=LEAST_APPLICATIONS,
+            show_default="all",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of generated applications.", min=0)] = 0,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write a report with charts.", show_default=False)
+    ] = None,
+    as_json: http.JsonOption = False,
+) -> None:
+    """Run the paper's experiments in virtual time, and print its figures beside ours.
+
+    Applications come from the shared folder (JUSTITIA_SHARED, or ../shared beside the project); where it is absent
+    they are generated. Experiments that need the same run share it.
+
+    \b
+    justitia reproduce --list
+    justitia reproduce fig8 fig10
+    justitia reproduce all --html report.html
+    """
+    if list_them or not names:
+        _print_list(as_json)
+        return
+    with mistakes_in_words():
+        _check_can_write(html)
+        chosen = _chosen(names)
+        predictors = {**PREDICTORS, **{name: load_predictor(name) for name in model or ()}}
+        found = _run(chosen, predictors, seed, limit)
+        if html is not None:
+            _write_report(html, found)
+    if as_json:
+        http.print_json(documents(found))
+    else:
+        for one in found:
+            print_findings(Console(), one)
+    if html is not None:
+        Console(stderr=True).print(f"The report is in {html}.", markup=False, highlight=False, soft_wrap=True)
+
+
+def _print_list(as_json: bool) -> None:
+    if as_json:
+        http.print_json([{"name": one.name, "shows": one.shows} for one in KNOWN.values()])
+        return
+    table = Table("name", "shows")
+    for one in KNOWN.values():
+        table.add_row(one.name, one.shows)
+    Console().print(table)
+
+
+def _chosen(names: Sequence[str]) -> list[Experiment]:
+    for name in names:
+        if name != ALL and name not in KNOWN:
+            raise CannotSimulate(f"no experiment {name!r}; known: {', '.join(KNOWN)}, {ALL}")
+    wanted = KNOWN if ALL in names else dict.fromkeys(names)
+    return [KNOWN[name] for name in wanted]
+
+
+def _run(
+    chosen: Sequence[Experiment], predictors: Mapping[str, CreatePredictor], seed: int, limit: int | None
+) -> list[Findings]:
+    console = Console(stderr=True)
+    workloads = find_workloads(seed, limit)
+    if isinstance(workloads, GeneratedWorkloads):
+        sentence = f"No shared workloads in {shared_folder()}: the applications are generated."
+        console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+    with _progress(console) as progress:
+
+        def notice(what: str, count: int) -> Advance:
+            task = progress.add_task(what, total=count)
+            return lambda: progress.advance(task)
+
+        laboratory = Laboratory(workloads, predictors, notice)
+        return [_with_times(experiment.run(laboratory), laboratory) for experiment in chosen]
+
+
+def _with_times(found: Findings, laboratory: Laboratory) -> Findings:
+    """The paper's table of predictors also has their speed, which only a clock can tell."""
+    if found.name != "table2":
+        return found
+    times = prediction_times(laboratory.predictors, laboratory.workloads.applications(EVEN))
+    return replace(found, tables=(*found.tables, times))
+
+
+@contextmanager
+def _progress(console: Console) -> Iterator[Progress]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        yield progress
+
+
+def _check_can_write(path: Path | None) -> None:
+    """Before the runs, which may take long."""
+    if path is not None and (path.is_dir() or not path.parent.is_dir()):
+        raise CannotSimulate(f"--html {path}: no file can be written there")
+
+
+def _write_report(path: Path, found: Sequence[Findings]) -> None:
+    from serve_app.cli.experiment_report import report_html  # plotly takes a second to import
+
+    try:
+        path.write_text(report_html(found), "utf-8")
+    except OSError as error:
+        raise CannotSimulate(f"{path}: {error.strerror}") from error

@@ -1,0 +1,105 @@
+"""Finished applications to learn from: a workload file, or a log of what the service has finished.
+
+JSON Lines, gzip or not, in any order. A line holds `application_type`, `prompt`, and either `calls` (`name`,
+`prompt_tokens`, `output_tokens`, optionally `sequences`: the cost is theirs) or `true_cost` in token-iterations, or
+both; optionally `tenant`, and `outcome`, of which only "finished" teaches anything. Other fields are ignored. Every
+fault is a `TrainingDataError` that names the line.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from predictors.models import Asked
+from predictors.output_length import FinishedCall
+from scheduler.cost import memory_cost
+
+GZIP_MAGIC = b"\x1f\x8b"
+MAX_COUNT = 2**40
+
+
+class TrainingDataError(ValueError):
+    """A file that nothing can be learnt from."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedApplication:
+    """What it was asked, what it cost (token-iterations), and its calls where they are known."""
+
+    asked: Asked
+    cost: float
+    calls: tuple[FinishedCall, ...]
+
+
+def read_finished(path: Path, limit_per_type: int | None = None) -> list[FinishedApplication]:
+    """The file's applications that finished, the first `limit_per_type` of each type. Raises TrainingDataError."""
+    found: list[FinishedApplication] = []
+    counts: dict[str, int] = {}
+    for application in _applications(path):
+        name = application.asked.application_type
+        counts[name] = counts.get(name, 0) + 1
+        if limit_per_type is None or counts[name] <= limit_per_type:
+            found.append(application)
+    if not found:
+        raise TrainingDataError(f"{path}: no finished application in it")
+    return found
+
+
+def _applications(path: Path) -> Iterator[FinishedApplication]:
+    number = 0
+    try:
+        with _opened(path) as lines:
+            for number, line in enumerate(lines, start=1):  # noqa: B007  # the handlers below name the line
+                document = json.loads(line) if line.strip() else None
+                if document is not None and _finished(document):
+                    yield _application(document)
+    except OSError as error:
+        raise TrainingDataError(f"{path}: {error.strerror or error}") from error
+    except (KeyError, TypeError, ValueError, EOFError, zlib.error, RecursionError) as error:
+        what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise TrainingDataError(f"{path}, line {max(1, number)}: {what}") from error
+
+
+def _opened(path: Path) -> TextIO:
+    with path.open("rb") as file:
+        packed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+    return gzip.open(path, "rt", encoding="utf-8-sig") if packed else path.open(encoding="utf-8-sig")
+
+
+def _finished(document: Any) -> bool:
+    if not isinstance(document, dict):
+        raise TypeError("not an object")
+    return bool(document.get("outcome", "finished") == "finished")
+
+
+def _application(document: dict[str, Any]) -> FinishedApplication:
+    kind, prompt = str(document["application_type"]), document.get("prompt") or ""
+    if not isinstance(prompt, str):
+        raise TypeError("prompt must be a text")
+    tenant = str(document.get("tenant", "default"))
+    calls, cost = [], 0.0
+    for call in document.get("calls") or ():
+        prompt_tokens, output_tokens = _count(call, "prompt_tokens"), _count(call, "output_tokens")
+        sequences = _count({"sequences": 1, **call}, "sequences")
+        cost += sequences * memory_cost(prompt_tokens, (output_tokens,))
+        calls.append(FinishedCall(kind, str(call["name"]), prompt_tokens, output_tokens, tenant))
+    if "true_cost" in document:
+        cost = float(document["true_cost"])
+    elif not calls:
+        raise KeyError("calls")
+    return FinishedApplication(Asked(kind, prompt), cost, tuple(calls))
+
+
+def _count(document: Any, name: str) -> int:
+    if not isinstance(document, dict):
+        raise TypeError("a call must be an object")
+    value = document[name]
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_COUNT:
+        raise ValueError(f"{name} must be a count, got {value!r}")
+    return value
