@@ -1,1 +1,1 @@
-"""What will it cost: predictions of output lengths and of costs, from what has finished before."""
+"""What will it cost: predictions of output lengths and of costs, from prompts and from what has finished before."""

@@ -16,6 +16,8 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
+from operator import itemgetter
 from typing import Any, Self
 
 import numpy as np
@@ -57,7 +59,6 @@ SIZE_COLUMNS = tuple(
 """Those that say how much there is: in all, and beyond the first line, which often is the question about the rest."""
 _UNSPACED = "\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\u0e00-\u0eff"
 _TERM = re.compile(rf"[^\W\d_{_UNSPACED}]+|[{_UNSPACED}]|\d|[^\w\s]|_")
-_WORD = re.compile(rf"[^\W\d_{_UNSPACED}]+|[{_UNSPACED}]")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _SENTENCE_END = re.compile(r"[.!?]+(?:\s|$)")
 _MAX_DIGITS = 30
@@ -66,8 +67,8 @@ _MAX_DIGITS = 30
 def length_features(text: str) -> list[float]:
     """The LENGTH_FEATURES of a text; counts as ln(1 + count)."""
     text = text[:MAX_CHARACTERS]
-    words = _WORD.findall(text)
-    lower = [word.lower() for word in words]
+    words = [term for term in _as_written(text) if term[0].isalpha()]
+    lower = list(map(str.lower, words))
     distinct = set(lower)
     numbers = _NUMBER.findall(text)
     lines = text.split("\n")
@@ -82,7 +83,7 @@ def length_features(text: str) -> list[float]:
         len(numbers),
         len(set(numbers)),
         count(",") + count(";"),
-        sum(word[0].isupper() for word in words),
+        sum(map(str.isupper, map(itemgetter(0), words))),
     )
     more_counts = (
         count("?"),
@@ -103,9 +104,19 @@ def length_features(text: str) -> list[float]:
     ]
 
 
-def terms(text: str) -> list[str]:
-    """The terms of a text, in order, cut at MAX_CHARACTERS."""
-    return _TERM.findall(text[:MAX_CHARACTERS].lower())
+def terms(text: str) -> tuple[str, ...]:
+    """The terms of a text in lower case, in order, cut at MAX_CHARACTERS."""
+    return _in_lower_case(text[:MAX_CHARACTERS])
+
+
+@lru_cache(maxsize=4)  # one prediction asks for the same text's terms more than once
+def _in_lower_case(text: str) -> tuple[str, ...]:
+    return tuple(map(str.lower, _as_written(text)))
+
+
+@lru_cache(maxsize=4)
+def _as_written(text: str) -> tuple[str, ...]:
+    return tuple(_TERM.findall(text))
 
 
 class TextFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -145,9 +156,9 @@ class TextFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         lengths = (np.array(length_features(text)) - self.mean_) * self._inverse_scale
         np.clip(lengths, -CLIP, CLIP, out=lengths)
         index = self._index
-        counts: Counter[int] = Counter([index[term] for term in terms(text) if term in index])
-        columns = np.fromiter(counts.keys(), np.intp, len(counts))
-        weights = (np.log(np.fromiter(counts.values(), float, len(counts))) + 1) * self.idf_[columns]
+        found = [(index[term], count) for term, count in Counter(terms(text)).items() if term in index]
+        columns = np.array([column for column, _ in found], dtype=np.intp)
+        weights = (np.log([count for _, count in found]) + 1) * self.idf_[columns]
         norm = math.sqrt(weights @ weights)
         return lengths, columns, weights / norm if norm else weights
 

@@ -2,14 +2,13 @@
 
 Costs spread over six orders of magnitude; models learn their logarithms. Laws: what goes in is finite and in
 [FLOOR, CEILING]; what comes out too, whatever a model says: NaN becomes the fallback, everything else the nearest
-limit; each replacement is counted.
+limit, and the answer says that it was replaced. What cannot be learnt from is counted.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -60,24 +59,3 @@ def cost_of(log_cost: float, fallback: float) -> tuple[float, bool]:
 def within_limits(cost: float) -> float:
     """The nearest cost within the limits; FLOOR for NaN."""
     return FLOOR if math.isnan(cost) else min(max(cost, FLOOR), CEILING)
-
-
-@dataclass(slots=True)
-class ReplacementCounter:
-    """How often a prediction was no cost: kept by whoever asks, so that asking never changes a model."""
-
-    predictions: int = 0
-    replaced: int = 0
-    by_type: dict[str, int] = field(default_factory=dict)
-
-    def note(self, application_type: str, replaced: bool) -> None:
-        self.predictions += 1
-        if replaced:
-            self.replaced += 1
-            self.by_type[application_type] = self.by_type.get(application_type, 0) + 1
-
-
-def geometric_mean(costs: Iterable[float]) -> float:
-    """Of positive costs; FLOOR when there is none."""
-    logs = [math.log(within_limits(cost)) for cost in costs]
-    return math.exp(sum(logs) / len(logs)) if logs else FLOOR

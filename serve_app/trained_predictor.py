@@ -1,9 +1,10 @@
 """A trained model as the simulator's predictor.
 
-What it may see of an application is what is known at arrival: its type, its prompt, and the calls' names and prompt
-lengths. Costs are those of the model, from type and prompt; lengths those of its calls' stages. It learns costs from
-what ends, as the live service does: each batch once it is 1/LEARN_SHARE of what was seen, so that learning stays cheap
-in a long run.
+What it may see of an application is what is known at arrival: its type, its prompt, and the names and prompt lengths of
+the calls that were submitted. Costs are those of the model, from type and prompt alone. Lengths are a high quantile for
+the call's stage: a tag follows the larger of the predicted cost and what its calls are expected to cost, and rises when
+a call outgrows its length, so that lengths which are seldom outgrown keep the order steady. It learns costs from what
+ends, as the live service does: each batch once it is 1/LEARN_SHARE of what was seen, which keeps long runs cheap.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from scheduler.sim.prediction import Prediction
 from scheduler.sim.workload import TraceApplication
 
 MAX_OUTPUT_TOKENS = 32_768
+LENGTH_QUANTILE = 0.9
 LEARN_SHARE = 200
 
 
@@ -35,7 +37,9 @@ class TrainedModel:
     def predict(self, application: TraceApplication) -> Prediction:
         kind = application.application_type
         outputs = {
-            call.name: self._lengths.predict(kind, call.name, call.prompt_tokens, MAX_OUTPUT_TOKENS, application.tenant)
+            call.name: self._lengths.predict_quantile(
+                kind, call.name, call.prompt_tokens, MAX_OUTPUT_TOKENS, LENGTH_QUANTILE, application.tenant
+            )
             for call in application.calls
         }
         return Prediction(outputs, self._costs.predict_one(kind, application.prompt).cost)

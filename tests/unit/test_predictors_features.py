@@ -33,7 +33,7 @@ def test_blank_texts_leave_only_their_lengths() -> None:
 
 
 def test_terms_are_words_ideographs_digits_and_signs() -> None:
-    assert terms("Sum_12: 你好, été!") == ["sum", "_", "1", "2", ":", "你", "好", ",", "été", "!"]
+    assert terms("Sum_12: 你好, été!") == ("sum", "_", "1", "2", ":", "你", "好", ",", "été", "!")
 
 
 def test_what_stands_beyond_the_limit_is_not_seen() -> None:

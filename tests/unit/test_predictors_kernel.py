@@ -96,9 +96,8 @@ def test_few_rows_lean_on_the_prior_and_many_outgrow_it() -> None:
         KernelRegressor(n_dense=3, prior_mean=0.0, level_sd=0.5).fit(rows[:n], np.full(n, 10.0)).predict(rows[-1:])[0]
         for n in (1, 5, 40)
     ]
-    assert far == sorted(far)
     assert far[0] < 9.0
-    assert far[-1] > 9.5
+    assert far[-1] == pytest.approx(10.0, abs=0.2)
 
 
 def test_a_repeated_row_is_known_better_than_a_new_one() -> None:

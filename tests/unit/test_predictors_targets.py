@@ -1,11 +1,11 @@
-"""Costs into a model and out of it: limited, replaced, counted."""
+"""Costs into a model and out of it: limited, replaced."""
 
 import math
 
 import pytest
 from numpy.testing import assert_allclose
 
-from predictors.targets import CEILING, FLOOR, ReplacementCounter, clean_costs, cost_of, geometric_mean, within_limits
+from predictors.targets import CEILING, FLOOR, clean_costs, cost_of, within_limits
 
 
 def test_what_is_no_cost_is_left_out_and_counted() -> None:
@@ -35,15 +35,3 @@ def test_a_cost_is_always_within_limits(log_cost: float, cost: float, replaced: 
 def test_a_fallback_is_limited_too() -> None:
     assert cost_of(math.nan, fallback=math.nan) == (FLOOR, True)
     assert within_limits(1e300) == CEILING
-
-
-def test_replacements_are_counted_by_type() -> None:
-    counter = ReplacementCounter()
-    for kind, replaced in (("a", True), ("a", False), ("b", True), ("a", True)):
-        counter.note(kind, replaced)
-    assert (counter.predictions, counter.replaced, counter.by_type) == (4, 3, {"a": 2, "b": 1})
-
-
-def test_geometric_mean() -> None:
-    assert geometric_mean([10, 1000]) == pytest.approx(100)
-    assert geometric_mean([]) == FLOOR

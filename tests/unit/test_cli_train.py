@@ -1,0 +1,191 @@
+"""`justitia train` and `justitia evaluate`, and the simulator with what they made."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from scheduler.sim.workload import read_workload
+from serve_app.cli.main import app
+from serve_app.trained_predictor import TrainedModel
+from tests.predicting import workload_lines
+
+KEYS = {"mean_relative_error", "kendall_tau", "coverage_80", "predict_ms_p50", "by_type"}
+
+
+def run(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    return result.stdout if code == 0 else " ".join(result.output.split())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workload to learn from, one to judge by, and a model."""
+    made = tmp_path_factory.mktemp("models")
+    (made / "train.jsonl").write_text(workload_lines(40, seed=1))
+    (made / "eval.jsonl").write_text(workload_lines(40, seed=2))
+    run("train", "--workload", made / "train.jsonl", "--out", made / "model")
+    return made
+
+
+def evaluated(folder: Path, model: str) -> dict[str, Any]:
+    return json.loads(run("evaluate", "--model", folder / model, "--workload", folder / "eval.jsonl", "--json"))
+
+
+def test_a_model_predicts_what_it_has_not_seen(folder: Path) -> None:
+    found = evaluated(folder, "model")
+    assert found.keys() >= KEYS
+    assert found["mean_relative_error"] < 0.2
+    assert found["kendall_tau"] > 0.8
+    assert 0.65 < found["coverage_80"] < 0.95
+    assert found["predict_ms_p50"] > 0
+    assert set(found["by_type"]) == {"report", "question"}
+    assert found["by_type"]["report"]["applications"] == 40
+
+
+def test_the_papers_model(folder: Path) -> None:
+    said = json.loads(
+        run("train", "--workload", folder / "train.jsonl", "--model", "mlp", "--out", folder / "mlp", "--json")
+    )
+    assert said["model"] == "mlp"
+    assert said["applications"] == {"question": 40, "report": 40}
+    assert evaluated(folder, "mlp")["model"] == "mlp"
+
+
+def test_the_limit_by_type_holds(folder: Path) -> None:
+    train = ("train", "--workload", folder / "train.jsonl", "--out", folder / "few")
+    said = json.loads(run(*train, "--limit-per-type", 10, "--json"))
+    assert said["applications"] == {"question": 10, "report": 10}
+
+
+def test_the_learning_curve_falls(folder: Path) -> None:
+    said = json.loads(
+        run(
+            *("train", "--workload", folder / "train.jsonl", "--out", folder / "curve", "--json"),
+            *("--learning-curve", folder / "eval.jsonl"),
+        )
+    )
+    errors = [point["mean_relative_error"] for point in said["learning_curve"]]
+    assert [point["per_type"] for point in said["learning_curve"]] == [10, 30, 100]
+    assert errors[-1] < errors[0]
+
+
+def test_people_get_tables_and_a_plot(folder: Path) -> None:
+    arguments = ("--model", folder / "model", "--workload", folder / "eval.jsonl", "--html", folder / "plot.html")
+    said = run("evaluate", *arguments)
+    assert "report" in said
+    assert "One prediction, from text to cost" in said
+    assert "Share of applications" in (folder / "plot.html").read_text()
+    said = run(
+        *("train", "--workload", folder / "train.jsonl", "--out", folder / "again"),
+        *("--learning-curve", folder / "eval.jsonl"),
+    )
+    assert "80 applications of 2 types" in said
+    assert "Learning curve" in said
+
+
+def test_a_log_of_finished_applications_teaches_too(folder: Path) -> None:
+    lines = [
+        {"application_type": "a", "prompt": "one two", "true_cost": 500.0, "outcome": "finished", "tenant": "t"},
+        {"application_type": "a", "prompt": "three", "true_cost": 9e9, "outcome": "cancelled"},
+        {"application_type": "a", "prompt": None, "true_cost": float("nan")},
+        {"application_type": "a", "prompt": "four", "true_cost": 400},
+    ]
+    with gzip.open(folder / "log.jsonl.gz", "wt") as file:
+        file.write("\n\n".join(map(json.dumps, lines)))
+    said = json.loads(run("train", "--workload", folder / "log.jsonl.gz", "--out", folder / "log", "--json"))
+    assert said["applications"] == {"a": 3}
+    assert said["ignored"] == 1
+    said = run("train", "--workload", folder / "log.jsonl.gz", "--out", folder / "log")
+    assert "1 without a finite, positive cost taught nothing." in said
+
+
+def test_the_simulator_takes_a_trained_model_and_repeats_itself(folder: Path) -> None:
+    arguments = ("--workload", folder / "eval.jsonl", "--policies", "justitia,vtc", "--intensity", 50, "--json")
+    found = run("simulate", *arguments, "--predictor", folder / "model")
+    assert [len(one["applications"]) for one in json.loads(found)] == [80, 80]
+    assert run("simulate", *arguments, "--predictor", folder / "model") == found
+
+
+def test_a_trained_model_tells_the_simulator_costs_and_lengths_and_learns(folder: Path) -> None:
+    model = TrainedModel.of_directory(folder / "model")
+    for application in read_workload((folder / "eval.jsonl").read_text().splitlines()):
+        found = model.predict(application)
+        assert found.cost == pytest.approx(application.cost, rel=0.9)
+        assert 20 <= found.outputs["plan"] <= 25
+    before = model.predict(application).cost
+    assert before is not None
+    longer = replace(application, calls=tuple(replace(call, output_tokens=5_000) for call in application.calls))
+    for _ in range(5):
+        model.learn(longer)
+    after = model.predict(application).cost
+    assert after is not None
+    assert after > 10 * before
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("nonsense", "line 2: Expecting value"),
+        ("[]", "line 2: not an object"),
+        ('{"prompt": "x"}', "line 2: 'application_type' is missing"),
+        ('{"application_type": "a"}', "line 2: 'calls' is missing"),
+        ('{"application_type": "a", "prompt": 7, "true_cost": 1}', "line 2: prompt must be a text"),
+        ('{"application_type": "a", "true_cost": "much"}', "line 2: could not convert"),
+        ('{"application_type": "a", "calls": [7]}', "line 2: a call must be an object"),
+        (
+            '{"application_type": "a", "calls": [{"name": "b", "prompt_tokens": 1}]}',
+            "line 2: 'output_tokens' is missing",
+        ),
+        (
+            '{"application_type": "a", "calls": [{"name": "b", "prompt_tokens": -1, "output_tokens": 1}]}',
+            "line 2: prompt_tokens must be a count",
+        ),
+    ],
+)
+def test_a_line_at_fault_is_named(tmp_path: Path, line: str, said: str) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"application_type": "a", "prompt": "p", "true_cost": 5}\n' + line)
+    assert said in run("train", "--workload", path, "--out", tmp_path / "out", code=2)
+    assert not (tmp_path / "out").exists()
+
+
+def test_mistakes_are_told_in_words(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("\n")
+    (tmp_path / "binary.jsonl").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "broken.gz").write_bytes(b"\x1f\x8b\x08\x00broken")
+    train, out = folder / "train.jsonl", ("--out", tmp_path / "out")
+    assert "No such file" in run("train", "--workload", "no/such/file", *out, code=2)
+    assert "no finished application" in run("train", "--workload", tmp_path / "empty.jsonl", *out, code=2)
+    assert "binary.jsonl" in run("train", "--workload", tmp_path / "binary.jsonl", *out, code=2)
+    assert "broken.gz" in run("train", "--workload", tmp_path / "broken.gz", *out, code=2)
+    assert "no model 'guess'" in run("train", "--workload", train, "--model", "guess", *out, code=2)
+    assert "not a directory" in run("train", "--workload", train, "--out", train, code=2)
+    assert "model.json: No such file" in run("evaluate", "--model", tmp_path, "--workload", train, code=2)
+    evaluate = ("evaluate", "--model", folder / "model", "--workload")
+    assert "No such file" in run(*evaluate, "no/such/file", code=2)
+    assert "no file can be written there" in run(*evaluate, train, "--html", "no/such/plot.html", code=2)
+
+
+def test_a_cost_that_is_none_cannot_be_judged_by(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "zero.jsonl"
+    path.write_text('{"application_type": "a", "prompt": "p", "true_cost": 0}')
+    assert "must be finite and positive" in run("evaluate", "--model", folder / "model", "--workload", path, code=2)
+
+
+def test_a_damaged_model_is_refused_by_the_simulator_with_the_reason(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "model.json").write_text("{}")
+    assert "not a predictor" in run("simulate", "--predictor", tmp_path, code=2)
+
+
+def test_help_has_an_example() -> None:
+    assert "justitia train --workload" in run("train", "--help")
+    assert "justitia evaluate --model" in run("evaluate", "--help")

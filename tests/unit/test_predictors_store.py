@@ -1,0 +1,198 @@
+"""Model files: what comes back is what went in, and what is no model is refused with a reason."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from predictors.models import PerTypeCostModel
+from predictors.output_length import FinishedCall, OutputLengthModel
+from predictors.store import ARRAYS, DOCUMENT, ModelFileError, TrainedPredictor, fingerprint, load, save
+from predictors.text_regressors import KernelTextRegressor, NetworkTextRegressor
+from tests.predicting import made_up
+
+
+def trained(kind: str) -> TrainedPredictor:
+    asked, costs = made_up(15, seed=1)
+    regressor = KernelTextRegressor() if kind == "default" else NetworkTextRegressor(max_iter=10)
+    return TrainedPredictor(
+        kind=kind,
+        costs=PerTypeCostModel(regressor).fit(asked, costs),
+        lengths=OutputLengthModel().fit([FinishedCall("report", "map1", 100, 50), FinishedCall("b", "c", 9, 9)]),
+        fingerprint=fingerprint((*one, cost) for one, cost in zip(asked, costs, strict=True)),
+        applications={"question": 15, "report": 15},
+    )
+
+
+@pytest.fixture(params=["default", "mlp"])
+def predictor(request: pytest.FixtureRequest) -> TrainedPredictor:
+    return trained(request.param)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    save(trained("default"), tmp_path)
+    return tmp_path
+
+
+def test_what_is_loaded_predicts_as_what_was_saved(predictor: TrainedPredictor, tmp_path: Path) -> None:
+    save(predictor, tmp_path / "deep" / "model")
+    again = load(tmp_path / "deep" / "model")
+    asked = [*made_up(5, seed=2)[0], ("unseen", "river"), ("report", "")]
+    assert_allclose(again.costs.predict(asked), predictor.costs.predict(asked), rtol=1e-9)
+    assert_allclose(again.costs.predict_quantile(asked, 0.9), predictor.costs.predict_quantile(asked, 0.9), rtol=1e-9)
+    assert again.lengths.predict("report", "map2", 100, 999) == predictor.lengths.predict("report", "map2", 100, 999)
+    assert (again.kind, again.fingerprint, again.applications) == (
+        predictor.kind,
+        predictor.fingerprint,
+        predictor.applications,
+    )
+
+
+def test_a_loaded_model_learns_on(saved: Path) -> None:
+    model = load(saved).costs
+    before = model.predict_one("report", "river " * 20).cost
+    model.partial_fit([("report", "river " * 20)] * 3, [before * 3] * 3)
+    assert model.predict_one("report", "river " * 20).cost > before * 1.5
+
+
+def test_the_same_model_is_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        save(trained("default"), tmp_path / name)
+    for file in (DOCUMENT, ARRAYS):
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+
+
+def test_a_model_says_where_it_comes_from(saved: Path) -> None:
+    document = json.loads((saved / DOCUMENT).read_text())
+    assert document["kind"] == "default"
+    assert document["applications"] == {"question": 15, "report": 15}
+    assert len(document["fingerprint"]) == 64
+    assert set(document["versions"]) == {"python", "numpy", "scipy", "scikit-learn"}
+    assert b"pickle" not in (saved / ARRAYS).read_bytes()
+
+
+def test_other_data_have_another_fingerprint() -> None:
+    rows = [("a", "b", 1.0), ("a", "c", 2.0)]
+    assert len({fingerprint(rows), fingerprint(rows[::-1]), fingerprint(rows[:1])}) == 3
+
+
+def test_a_model_replaces_the_one_before_and_leaves_nothing_half_written(saved: Path) -> None:
+    save(trained("mlp"), saved)
+    assert load(saved).kind == "mlp"
+    assert sorted(path.name for path in saved.iterdir()) == [ARRAYS, DOCUMENT]
+
+
+Spoil = Callable[[Path], Any]
+
+
+def rewrite(**changes: Any) -> Spoil:
+    def spoil(directory: Path) -> None:
+        document = json.loads((directory / DOCUMENT).read_text())
+        (directory / DOCUMENT).write_text(json.dumps(document | changes))
+
+    return spoil
+
+
+def drop(name: str) -> Spoil:
+    def spoil(directory: Path) -> None:
+        document = json.loads((directory / DOCUMENT).read_text())
+        del document[name]
+        (directory / DOCUMENT).write_text(json.dumps(document))
+
+    return spoil
+
+
+def flip_a_byte(directory: Path) -> None:
+    packed = bytearray((directory / ARRAYS).read_bytes())
+    packed[len(packed) // 2] ^= 0xFF
+    (directory / ARRAYS).write_bytes(packed)
+
+
+def cut(name: str) -> Spoil:
+    return lambda directory: (directory / name).write_bytes((directory / name).read_bytes()[:1000])
+
+
+def replace_arrays(packed: bytes) -> Spoil:
+    """With the right checksum, so that the arrays themselves must be looked at."""
+
+    def spoil(directory: Path) -> None:
+        (directory / ARRAYS).write_bytes(packed)
+        rewrite(arrays_sha256=hashlib.sha256(packed).hexdigest())(directory)
+
+    return spoil
+
+
+def with_array(name: str, array: np.ndarray) -> Spoil:
+    def spoil(directory: Path) -> None:
+        arrays = dict(np.load(directory / ARRAYS)) | {name: array}
+        buffer = io.BytesIO()
+        np.savez(buffer, **arrays)
+        replace_arrays(buffer.getvalue())(directory)
+
+    return spoil
+
+
+def objects() -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, a=np.array([{"run": "me"}], dtype=object))
+    return buffer.getvalue()
+
+
+def text_in_a_zip() -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("a.npy", "not an array")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda directory: (directory / DOCUMENT).unlink(), "No such file"),
+        (lambda directory: (directory / ARRAYS).unlink(), "No such file"),
+        (cut(DOCUMENT), "not JSON"),
+        (cut(ARRAYS), "damaged"),
+        (flip_a_byte, "damaged"),
+        (lambda directory: (directory / DOCUMENT).write_text("[1, 2]"), "not a predictor"),
+        (lambda directory: (directory / DOCUMENT).write_bytes(b"\xff\xfe"), "not JSON"),
+        (lambda directory: (directory / DOCUMENT).write_text("[" * 100_000), "not JSON"),
+        (rewrite(format="something else"), "not a predictor"),
+        (rewrite(format_version=99), "format version 99"),
+        (rewrite(kind="oracle"), "kind 'oracle'"),
+        (rewrite(kind=["default"]), "kind"),
+        (rewrite(kind="mlp"), "do not fit together"),
+        (rewrite(state={}), "do not fit together"),
+        (rewrite(state=None), "do not fit together"),
+        (rewrite(applications=7), "do not fit together"),
+        (drop("state"), "'state' is missing"),
+        (drop("arrays_sha256"), "damaged"),
+        (replace_arrays(b"PK but no archive"), "no arrays can be read"),
+        (replace_arrays(text_in_a_zip()), "no arrays can be read"),
+        (replace_arrays(objects()), "no arrays can be read"),
+        (with_array("costs/quantiles", np.zeros((1, 1))), "do not fit together"),
+        (with_array("costs/global/regressor/targets", np.array([np.nan])), "no finite number"),
+        (with_array("costs/global/regressor/term_rows", np.array([1e6])), "do not fit together"),
+        (with_array("costs/type0/features/scale", np.zeros(19)), "do not fit together"),
+        (with_array("lengths/types", np.array(["a"])), "no finite number"),
+    ],
+)
+def test_what_is_no_model_is_refused_with_a_reason(saved: Path, spoil: Spoil, reason: str) -> None:
+    spoil(saved)
+    with pytest.raises(ModelFileError, match=reason):
+        load(saved)
+
+
+@pytest.mark.parametrize("place", ["", "no/such/folder"])
+def test_a_folder_without_a_model_is_refused(tmp_path: Path, place: str) -> None:
+    with pytest.raises(ModelFileError, match="No such file"):
+        load(tmp_path / place)
