@@ -7,13 +7,14 @@ TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 # Models are made on this machine, once.
 export JUSTITIA_MODELS ?= $(CURDIR)/.models
 
-.PHONY: help setup demo serve test lint unit ray e2e bench bench-core format clean
+.PHONY: help setup demo serve test lint unit ray web e2e coverage bench bench-core format clean
 
 help:
 	@echo "make demo    start the service on SmolLM2, run applications of several types, show how they fared"
 	@echo "make serve   the same service, left running"
-	@echo "make test    everything: lint, unit, property, conformance, http, cluster, end to end"
-	@echo "make bench   slow measurements; make bench-core measures the scheduler alone"
+	@echo "make test    everything: lint, unit, property, conformance, theory, sim, http, cluster, web, end to end"
+	@echo "make bench   slow measurements; make bench-core: what deciding costs"
+	@echo "make coverage  that tests run every line and branch of scheduler/"
 
 # The demo's model comes as a package; without it the demo takes a random one, and says so.
 setup: $(VENV)/.ready
@@ -37,7 +38,7 @@ demo: setup
 serve: setup
 	$(BIN)/justitia serve
 
-test: lint unit ray e2e
+test: lint unit ray web e2e
 
 lint: setup
 	$(BIN)/ruff check .
@@ -45,13 +46,22 @@ lint: setup
 	$(BIN)/mypy
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/lint-imports
 
-# Fast: no Ray, no model but those that start in the process.
+# No Ray, no model but those that start in the process; two at a time.
 unit: setup
-	$(BIN)/pytest tests/unit tests/property tests/conformance tests/architecture
+	$(BIN)/pytest -n 2 --dist loadfile tests/unit tests/property tests/conformance tests/architecture tests/theory tests/sim
+
+# The core, its policies and the simulator, with every line and branch counted.
+coverage: setup
+	$(BIN)/pytest -n 2 tests/unit tests/property tests/conformance/test_policies.py tests/theory tests/sim \
+	  --cov=scheduler --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
 
 # A real Ray cluster with the simulated engine, over real sockets.
 ray: setup
 	$(BIN)/pytest tests/http tests/cluster
+
+# The simulator's report in a real browser, where one is installed (Debian: chromium, chromium-driver).
+web: setup
+	$(BIN)/pytest tests/web
 
 # The whole path on real vLLM.
 e2e: setup
