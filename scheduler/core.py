@@ -529,6 +529,7 @@ class SchedulerCore:
             if lease_id in self.leases:
                 self._lose(self.leases[lease_id], event.reason)
         del self._book.replicas[event.replica_id]
+        self.policy.replica_left(event.replica_id)
         self._tell_pool()
 
     def _tell_pool(self) -> None:

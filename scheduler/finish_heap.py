@@ -40,6 +40,10 @@ class FinishHeap(Generic[K]):
         """The key's rank; KeyError when it is not in the heap."""
         return self._live[key][0]
 
+    def place(self, key: K) -> tuple[float, int]:
+        """The key's rank and sequence; KeyError when it is not in the heap."""
+        return self._live[key][:2]
+
     def set(self, key: K, rank: float, sequence: int) -> None:
         """Insert the key or move it. Raises ValueError for a rank that is not a number."""
         if rank != rank:

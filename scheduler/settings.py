@@ -40,7 +40,8 @@ class CoreSettings:
     """Limits and choices of one scheduler.
 
     `policy_options` are the policy's own (name, value) pairs. `flows` says among whom a policy shares that shares
-    among flows; any other policy stands under the tenant level (`scheduler.tenants`) while `tenant_level` is set.
+    among flows. While `tenant_level` is set, every policy but one that shares among tenants by itself stands under
+    the tenant level (`scheduler.tenants`).
     `tenant_weights` are (tenant, weight) pairs; a tenant that is not named weighs 1.
     `clock_rate` speeds virtual time up: above 1 a large application waits less and small ones pay for it.
     `admission` says who judges whether a call fits. `watermark` is the part of each pool that admission leaves free

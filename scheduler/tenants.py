@@ -36,7 +36,7 @@ from scheduler.finish_heap import FinishHeap
 from scheduler.gps import ReferenceClock, ReferenceFinish
 from scheduler.policies import create_policy
 from scheduler.policies.contract import ApplicationFacts, CallFacts, Policy
-from scheduler.settings import CoreSettings
+from scheduler.settings import CoreSettings, Flows
 from scheduler.types import CallKey
 
 
@@ -139,6 +139,11 @@ class TenantLevel(Policy):
         self._unanswered.clear()  # a call that was lost has returned by now
         if self.ages:
             self._unplaced.update(self._waiting)
+
+    def replica_left(self, replica_id: str) -> None:
+        for name, tenant in self._tenants.items():
+            tenant.policy.replica_left(replica_id)
+            self._unplaced.add(name)
 
     def pool_changed(self, pool_tokens: int, sequences: int) -> None:
         self._pool = (pool_tokens, sequences)
@@ -268,13 +273,14 @@ class TenantLevel(Policy):
 
 
 def choose_policy(name: str, settings: CoreSettings) -> Policy:
-    """The policy that these settings ask for, under the tenant level unless it shares among flows by itself.
+    """The policy that these settings ask for, under the tenant level unless it shares among tenants by itself.
 
     Raises ValueError for a name or an option that is not known (`scheduler.policies.create_policy`).
     """
     options = dict(settings.policy_options)
     policy = create_policy(name, options)
-    if policy.shares_among_flows or not settings.tenant_level:
+    shares_among_tenants = policy.shares_among_flows and settings.flows is Flows.TENANTS
+    if shares_among_tenants or not settings.tenant_level:
         return policy
     return TenantLevel(lambda: create_policy(name, options))
 

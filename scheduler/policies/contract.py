@@ -120,7 +120,7 @@ class Policy(ABC):
     paper: str
     needs: tuple[Need, ...] = ()
     shares_among_flows: bool = False
-    """Whether it is fair among flows by itself; the tenant level (`scheduler.tenants`) is for those that are not."""
+    """Whether it is fair among flows by itself; where these are tenants, it stands in place of the tenant level."""
     orders_by_tag: bool = False
     """Whether applications go in the order of their finish tags."""
     follows_service: bool = False
@@ -132,7 +132,7 @@ class Policy(ABC):
     left_to_chance: bool = False
     """Whether a seed decides between equals, and not the order in which they came."""
     cost: CostModel | None = None
-    """The cost function in which it wants applications measured; None takes the operator's."""
+    """The cost function in which it wants applications measured; None takes KV token-time."""
 
     # ---- the question
 
@@ -195,6 +195,9 @@ class Policy(ABC):
 
     def served(self, service: float) -> None:  # noqa: B027
         """So much service was delivered by all replicas together, in the unit in which virtual time is counted."""
+
+    def replica_left(self, replica_id: str) -> None:  # noqa: B027
+        """A replica is gone, and what it had in memory with it; its calls have ended before."""
 
     def pool_changed(self, pool_tokens: int, sequences: int) -> None:  # noqa: B027
         """All replicas together have this many KV tokens and places for sequences."""

@@ -96,6 +96,14 @@ class D2lpm(LocalityPolicy):
         if application.flow not in self._rounds:
             self._left_at.pop(application.flow, None)
 
+    def replica_left(self, replica_id: str) -> None:
+        cache = self._caches.pop(replica_id, None)
+        if cache is None:
+            return
+        for left in self._left_at.values():
+            left.pop(replica_id, None)
+        self.rematch(list(cache))
+
     def _left(self, flow: str, replica_id: str) -> float:
         return self._left_at.get(flow, {}).get(replica_id, self.replica_quantum)
 

@@ -32,7 +32,7 @@ class Justitia(Policy):
     def __init__(self) -> None:
         self._applications: FinishHeap[str] = FinishHeap()
         self._calls: dict[str, FinishHeap[CallKey]] = {}
-        self._came_back: set[str] = set()
+        self._came_back: dict[str, set[CallKey]] = {}
 
     def add(self, call: CallFacts) -> None:
         application = call.application
@@ -41,22 +41,24 @@ class Justitia(Policy):
             calls = self._calls[application.application_id] = FinishHeap()
         calls.set(call.key, 0.0, call.ready_sequence)
         if call.grants:
-            self._came_back.add(application.application_id)
-        self._place(application)
+            self._came_back.setdefault(application.application_id, set()).add(call.key)
+        self._place(application.application_id, application.finish_tag, application.sequence)
 
     def remove(self, key: CallKey) -> None:
         calls = self._calls.get(key.application_id)
         if calls is None:
             return
         calls.discard(key)
+        if calls and key.application_id in self._came_back:
+            self._answer_came_back(key)
         if not calls:
             del self._calls[key.application_id]
-            self._came_back.discard(key.application_id)
+            self._came_back.pop(key.application_id, None)
             self._applications.discard(key.application_id)
 
     def application_changed(self, application: ApplicationFacts) -> None:
         if application.application_id in self._applications:
-            self._place(application)
+            self._place(application.application_id, application.finish_tag, application.sequence)
 
     def head(self) -> CallKey | None:
         application_id = self._applications.peek()
@@ -65,6 +67,15 @@ class Justitia(Policy):
     def rank(self, call: CallFacts) -> float | None:
         return call.application.finish_tag
 
-    def _place(self, application: ApplicationFacts) -> None:
-        first = AHEAD_OF_EQUALS if application.application_id in self._came_back else 0
-        self._applications.set(application.application_id, application.finish_tag, application.sequence - first)
+    def _place(self, application_id: str, finish_tag: float, sequence: int) -> None:
+        ahead = AHEAD_OF_EQUALS if application_id in self._came_back else 0
+        self._applications.set(application_id, finish_tag, sequence - ahead)
+
+    def _answer_came_back(self, key: CallKey) -> None:
+        """A call that had come back waits no more; with the last of them its application loses its precedence."""
+        waiting = self._came_back[key.application_id]
+        waiting.discard(key)
+        if not waiting:
+            del self._came_back[key.application_id]
+            finish_tag, ahead = self._applications.place(key.application_id)
+            self._place(key.application_id, finish_tag, ahead + AHEAD_OF_EQUALS)

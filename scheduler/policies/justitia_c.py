@@ -1,6 +1,6 @@
 """Justitia with a compute-centric cost: the order of finish tags, applications measured in p + 2·d.
 
-The paper's ablation "Justitia/C" (Yang et al., arXiv:2510.17015, evaluation): the same order as Justitia, but an
+The paper's ablation "Justitia/C" (Yang et al., arXiv:2510.17015, evaluation): an order as Justitia's, but an
 application's cost counts tokens as prices do, prompt once and output twice, instead of the KV memory that it holds over
 its life. Applications are ordered by virtual finish tag F = V(arrival) + C/w with C = Σ over its calls of p + 2·Σd,
 smallest first; equal tags in order of arrival; inside an application, calls in the order in which they became ready.

@@ -82,6 +82,10 @@ class LocalityPolicy(Policy):
         cached, changed = self.compute(call.prefix, replica_id)
         computed_tokens = max(call.prompt_tokens - cached * self.block_tokens, 0)
         self.charge(call.flow, replica_id, self.prompt_weight * computed_tokens)
+        self.rematch(changed)
+
+    def rematch(self, changed: list[int]) -> None:
+        """These blocks came to a cache or went: calls that wait and share them find their places again."""
         for other in self._queues.sharing(changed):
             self._queues.place(other, self.matched(other.prefix))
             self._place(other.flow)

@@ -1,7 +1,7 @@
 """Tickets by flow, and whose the t-th is: a Fenwick tree over the flows' places.
 
 Laws: tickets are whole numbers, so their sum is exact. A flow that comes takes a free place; the tree doubles when it
-is full and shrinks when less than a quarter is taken, so that memory follows the flows. set, discard and owner are
+is full and shrinks when less than a quarter is taken, so that memory follows the flows. add, remove and owner are
 O(log n) amortized (Fenwick 1994).
 """
 

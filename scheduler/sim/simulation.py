@@ -151,6 +151,9 @@ Sink = Callable[[ApplicationResult], None]
 Watch = Callable[["Simulation"], None]
 Hear = Callable[[float, Event, Sequence[Action]], None]
 
+SPARE_SIZES = 64
+"""Sizes of calls that wait no more, kept beside those that do."""
+
 RECHECK_ITERATIONS = 16
 """Under admission by projected peak a waiting call may come to fit while nothing ends: so often it is asked."""
 
@@ -367,8 +370,8 @@ class Simulation:
         policy = self.core.policy
         if policy.ages or (policy.follows_service and not policy.service_demotes):
             return True
-        if policy.follows_service and self._head_flow_runs():
-            return True
+        if policy.follows_service and (policy.tenant_count() > 1 or self._head_flow_runs()):
+            return True  # in another tenant a flow that runs may give way to a smaller application
         if not engine.short or policy.tenant_count() < 2:
             return False
         # Tenants are charged for calls that outgrow their predictions.
@@ -385,14 +388,20 @@ class Simulation:
         if call.state is CallState.READY:
             tokens = call.sequences * (call.prompt_tokens + call.generated_tokens + 1)
             heapq.heappush(self._waiting_tokens, (tokens, *call.key))
+        if len(self._waiting_tokens) > 2 * self.core.ready_calls + SPARE_SIZES:
+            self._waiting_tokens = [size for size in self._waiting_tokens if self._waits(*size[1:])]
+            heapq.heapify(self._waiting_tokens)
+
+    def _waits(self, application_id: str, call_id: str) -> bool:
+        application = self.core.applications.get(application_id)
+        call = None if application is None else application.calls.get(call_id)
+        return call is not None and call.state is CallState.READY
 
     def _smallest_fits(self, engine: _Engine) -> bool:
         """Might the smallest waiting call fit, whoever is first? Free blocks only become fewer until something ends."""
         while self._waiting_tokens:
             tokens, application_id, call_id = self._waiting_tokens[0]
-            application = self.core.applications.get(application_id)
-            call = None if application is None else application.calls.get(call_id)
-            if call is not None and call.state is CallState.READY:
+            if self._waits(application_id, call_id):
                 return engine.batch.profile.blocks_of(tokens) <= engine.batch.free_blocks
             heapq.heappop(self._waiting_tokens)
         return False

@@ -12,12 +12,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from scheduler.cost import memory_cost
 from scheduler.types import ApplicationSpec, CallSpec
 
 MAX_CALLS = 1_000_000
+T = TypeVar("T", str, int)
 
 
 class WorkloadError(ValueError):
@@ -163,12 +164,19 @@ def _application(document: Any) -> TraceApplication:
     arrival_s = float(document["arrival_s"])
     if not 0 <= arrival_s < float("inf"):
         raise ValueError(f"arrival_s must be finite and not negative, got {arrival_s}")
-    optional = {name: document[name] for name in ("tenant", "weight", "deadline_s", "period_s") if name in document}
+    optional = {name: document[name] for name in ("weight", "deadline_s", "period_s") if name in document}
+    for name, value in optional.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise TypeError(f"{name} must be a number, got {value!r}")
+    tenant = document.get("tenant", "default")
+    if not isinstance(tenant, str):
+        raise TypeError(f"tenant must be a string, got {tenant!r}")
     return TraceApplication(
         application_id=str(document["application_id"]),
         application_type=str(document.get("application_type", "unknown")),
         arrival_s=arrival_s,
         prompt=str(document.get("prompt", "")),
+        tenant=tenant,
         calls=calls,
         **optional,
     )
@@ -180,13 +188,20 @@ def _call(document: dict[str, Any]) -> TraceCall:
         raise ValueError(f"delay_s must be finite and not negative, got {delay_s}")
     return TraceCall(
         name=str(document["name"]),
-        after=tuple(document.get("after", ())),
+        after=_list_of(str, document, "after"),
         prompt_tokens=_count(document, "prompt_tokens", 0),
         output_tokens=_count(document, "output_tokens", 1),
         sequences=_count({"sequences": 1, **document}, "sequences", 1),
-        prefix=tuple(document.get("prefix", ())),
+        prefix=_list_of(int, document, "prefix"),
         delay_s=delay_s,
     )
+
+
+def _list_of(kind: type[T], document: Mapping[str, Any], name: str) -> tuple[T, ...]:
+    values = document.get(name, [])
+    if not isinstance(values, list) or any(type(value) is not kind for value in values):
+        raise TypeError(f"{name} must be a list of {kind.__name__}, got {values!r}")
+    return tuple(values)
 
 
 def _count(document: Mapping[str, Any], name: str, least: int) -> int:

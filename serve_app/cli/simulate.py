@@ -184,7 +184,8 @@ def simulate(
      "calls": [{"name": "draft", "prompt_tokens": 800, "output_tokens": 200},
                {"name": "check", "after": ["draft"],
                 "prompt_tokens": 300, "output_tokens": 50}]}
-    (on one line; optional: tenant, weight, deadline_s, prompt; of a call: sequences)
+    (on one line; optional: tenant, weight, deadline_s, period_s, prompt;
+     of a call: sequences, delay_s, and prefix, hashes of its leading blocks)
 
     \b
     justitia simulate                                  a small example

@@ -18,7 +18,7 @@ from scheduler.events import ApplicationCancelled, CallLost, SettingsChanged, Ti
 from scheduler.policies import POLICIES, create_policy
 from scheduler.policies.contract import MAX_PRIORITY, ApplicationFacts, CallFacts, Need, Policy
 from scheduler.settings import CoreSettings, Flows
-from scheduler.tenants import choose_policy
+from scheduler.tenants import TenantLevel, choose_policy
 from scheduler.types import CallKey
 from tests.crowd import run_crowd
 from tests.scheduling import Bench, call, clean_state
@@ -384,9 +384,10 @@ def test_time_that_steps_back_or_jumps_breaks_nothing(name: str) -> None:
 # ---- choosing one
 
 
-def test_the_tenant_level_stands_above_policies_that_share_among_nobody() -> None:
+def test_the_tenant_level_stands_above_all_policies_but_those_that_share_among_tenants() -> None:
     for name, policy in POLICIES.items():
-        chosen = choose_policy(name, CoreSettings())
+        assert isinstance(choose_policy(name, CoreSettings()), TenantLevel)
+        chosen = choose_policy(name, CoreSettings(flows=Flows.TENANTS))
         assert chosen.name == name
         assert (type(chosen) is policy) == policy.shares_among_flows
         assert type(choose_policy(name, CoreSettings(tenant_level=False))) is policy

@@ -195,6 +195,7 @@ def test_results_flow_to_a_sink_and_nothing_is_kept() -> None:
     assert {one.application_id for one in seen} == {f"a{n}" for n in range(25)}
     assert not simulation._running
     assert not simulation._ended
+    assert len(simulation._waiting_tokens) <= 64
     assert simulation.core.applications == {}
 
 

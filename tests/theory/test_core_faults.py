@@ -85,6 +85,24 @@ def test_of_equal_tags_the_evicted_one_is_first_although_it_arrived_later() -> N
     assert order == ["late", "early"]
 
 
+def test_an_application_whose_evicted_call_runs_again_has_no_precedence_left() -> None:
+    bench = Bench()
+    bench.join(max_sequences=1)
+    bench.arrive("early", call(p=10, d=500), call("other", p=10, d=500))
+    bench.arrive_ready("late", call(p=10, d=500), call("other", p=10, d=500))
+    (grant,) = bench.offer()
+    assert grant.application_id == "late"
+    bench.start(grant)
+    bench.ready("early", call(p=10, d=500))
+    bench.handle(CallLost(grant.lease_id, "evicted"))
+    order = []
+    for _ in range(3):
+        (grant,) = bench.offer()
+        order.append((grant.application_id, grant.call_id))
+        bench.finish(grant, 10, (500,))
+    assert order == [("late", "c"), ("early", "c"), ("late", "other")]
+
+
 # ---- a full house
 
 

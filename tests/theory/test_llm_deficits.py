@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from scheduler.policies import create_policy
+from scheduler.policies.contract import ApplicationFacts, CallFacts
 from scheduler.policies.d2lpm import MAX_REPLICAS, D2lpm
 from scheduler.policies.dlpm import Dlpm
 from scheduler.policies.prefix_cache import PrefixCache
@@ -150,3 +151,28 @@ def test_options_are_taken() -> None:
     assert policy._rounds.deficit("f") == 50 - 3 * 4 - 7
     run(policy, call(of, 2, p=4, prefix=(1,)), made=1)
     assert policy._rounds.deficit("f") == 50 - 3 * 4 - 7 - 7
+
+
+def test_d2lpm_forgets_a_replica_that_left() -> None:
+    """Its cache went with it: nobody is sent there, and no match is counted on it."""
+    policy = D2lpm()
+    policy.pool_changed(1000, 4)
+    owner = ApplicationFacts(application_id="a", sequence=1, flow="a")
+    policy.application_arrived(owner)
+
+    def waiting(number: int) -> CallFacts:
+        key = CallKey("a", f"c{number}")
+        return CallFacts(key=key, application=owner, ready_sequence=number, prompt_tokens=32, prefix=(1, 2))
+
+    for number, replica_id in ((1, "dead"), (2, "live")):
+        policy.add(waiting(number))
+        policy.granted(waiting(number), replica_id)
+        policy.remove(waiting(number).key)
+    policy.add(waiting(3))
+    policy.replica_left("nobody")
+    policy.replica_left("live")
+    assert policy.preferred_replica(waiting(3).key) == "dead"
+    policy.replica_left("dead")
+    assert policy.preferred_replica(waiting(3).key) is None
+    assert policy.matched((1, 2)) == 0
+    assert policy.head() == waiting(3).key
