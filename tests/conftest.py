@@ -50,6 +50,6 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     service = getattr(item, "funcargs", {}).get("service")
-    if report.failed and service is not None:
+    if report.failed and hasattr(service, "log_tail"):
         report.sections.append(("logs of Serve", service.log_tail()))
     return report

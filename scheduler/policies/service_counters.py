@@ -84,7 +84,7 @@ class ServiceCounters:
             return
         self._flows[flow].applications -= 1
         if self._flows[flow].applications == 0:
-            if flow == application.tenant:  # a tenant may return, an application does not
+            if flow == application.tenant or flow != application.application_id:  # an application does not return
                 self._debts.set(flow, self._active.rank(flow), self._flows[flow].number)
             self._active.discard(flow)
             del self._flows[flow]

@@ -288,10 +288,9 @@ class Batch:
         rounds = min(self.free_blocks // a_round, most // size)
         left = self.free_blocks - rounds * a_round
         steps = rounds * size
-        begin = self.iterations % size
-        for step in range(size):
-            left -= self._growing[(begin + step) % size]
-            if left < 0 or steps >= most:
+        while steps < most:
+            left -= self._growing[(self.iterations + steps) % size]
+            if left < 0:
                 break
             steps += 1
         return steps

@@ -398,13 +398,10 @@ class Simulation:
         return call is not None and call.state is CallState.READY
 
     def _smallest_fits(self, engine: _Engine) -> bool:
-        """Might the smallest waiting call fit, whoever is first? Free blocks only become fewer until something ends."""
-        while self._waiting_tokens:
-            tokens, application_id, call_id = self._waiting_tokens[0]
-            if self._waits(application_id, call_id):
-                return engine.batch.profile.blocks_of(tokens) <= engine.batch.free_blocks
+        """Might the smallest of the calls that wait fit, whoever is first? Blocks only become fewer until an end."""
+        while not self._waits(*self._waiting_tokens[0][1:]):
             heapq.heappop(self._waiting_tokens)
-        return False
+        return engine.batch.profile.blocks_of(self._waiting_tokens[0][0]) <= engine.batch.free_blocks
 
     def _shorten(self, engine: _Engine) -> None:
         """Let a busy engine stop at the end of the iteration that it is in."""

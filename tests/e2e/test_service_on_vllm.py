@@ -46,7 +46,7 @@ class Service:
         self.state_dir = state_dir
 
     def client(self) -> openai.AsyncOpenAI:
-        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key="unused", timeout=120, max_retries=0)
+        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key="unused", timeout=180, max_retries=0)
 
     def overview(self) -> dict[str, Any]:
         answer: dict[str, Any] = httpx.get(f"{self.url}/v1/scheduler", timeout=10).json()
@@ -191,7 +191,7 @@ async def test_an_application_runs_with_its_outputs_put_in(service: Service) -> 
             },
         ],
     }
-    async with httpx.AsyncClient(base_url=service.url, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=service.url, timeout=180) as client:
         submitted = await client.post("/v1/applications", json=document)
         assert submitted.status_code == 201, submitted.text
         application_id = submitted.json()["application_id"]
@@ -212,7 +212,7 @@ async def test_an_application_runs_with_its_outputs_put_in(service: Service) -> 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_client_that_leaves_frees_its_place_at_once(service: Service, stream: bool) -> None:
     body = {"model": MODEL, "prompt": "a", "max_tokens": 2000, "ignore_eos": True, "stream": stream}
-    async with httpx.AsyncClient(base_url=service.url, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=service.url, timeout=180) as client:
         asking = asyncio.create_task(client.post("/v1/completions", json=body))
         while service.overview()["calls_running"] == 0:  # noqa: ASYNC110 - it is another process's state
             await asyncio.sleep(0.05)

@@ -19,7 +19,7 @@ from scheduler.policies import POLICIES
 from scheduler.policies.contract import ApplicationFacts, CallFacts
 from scheduler.policies.fcfs import Fcfs
 from scheduler.policies.justitia import Justitia
-from scheduler.settings import CoreSettings
+from scheduler.settings import CoreSettings, Flows
 from scheduler.tenants import TenantLevel, choose_policy, order_of
 from scheduler.types import CallKey, CallSpec
 from tests.crowd import run_crowd
@@ -373,11 +373,12 @@ def test_it_says_of_itself_what_its_policy_does() -> None:
     assert (level.name, level.summary, level.needs, level.cost) == (Fcfs.name, Fcfs.summary, Fcfs.needs, None)
 
 
-def test_it_stands_above_what_shares_among_nobody_unless_it_is_switched_off() -> None:
+def test_it_stands_above_all_but_what_shares_among_tenants_unless_it_is_switched_off() -> None:
     assert isinstance(choose_policy("fcfs", CoreSettings()), TenantLevel)
     assert isinstance(choose_policy("fcfs", CoreSettings(tenant_level=False)), Fcfs)
     sharing = next(name for name in POLICIES if POLICIES[name].shares_among_flows)
-    assert type(choose_policy(sharing, CoreSettings())) is POLICIES[sharing]
+    assert isinstance(choose_policy(sharing, CoreSettings()), TenantLevel)
+    assert type(choose_policy(sharing, CoreSettings(flows=Flows.TENANTS))) is POLICIES[sharing]
     with pytest.raises(ValueError, match="no policy 'lifo'"):
         choose_policy("lifo", CoreSettings())
 
