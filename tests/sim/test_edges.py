@@ -10,7 +10,7 @@ import pytest
 from scheduler.actions import PublishCallEnd, PublishCompletion
 from scheduler.core import SchedulerCore
 from scheduler.event_log import LogHeader, event_to_json
-from scheduler.events import ApplicationArrived, CallAdopted, CallReady, CallStarted, Event
+from scheduler.events import ApplicationArrived, CallAdopted, CallReady, CallRevealed, CallStarted, Event
 from scheduler.settings import CoreSettings
 from scheduler.sim.batch import Batch
 from scheduler.sim.engine import EngineProfile
@@ -89,6 +89,7 @@ def test_what_nobody_heard_of_is_no_traffic() -> None:
     )
     ready = CallReady("ghost", "c", 1, 1)
     recording.hear(1.0, ready, [PublishCallEnd("ghost", "c", "finished", "", 1, (1,)), PublishCompletion(record)])
+    recording.hear(2.0, CallRevealed("ghost", call("d")), [])
     assert list(recording.take()) == []
 
 
