@@ -76,7 +76,6 @@ class SchedulerCore:
         *,
         epoch: int = 1,
         virtual_time: float = 0.0,
-        cost: CostModel = memory_cost,
     ) -> None:
         self.settings = settings
         self.policy = policy
@@ -85,7 +84,6 @@ class SchedulerCore:
         self.now_s = 0.0
         self.unfinished_calls = 0
         self.ready_calls = 0
-        self._operators_cost = cost
         self._made_cost = 0.0
         self._tenant_weights = dict(settings.tenant_weights)
         self._book = LeaseBook(epoch)
@@ -186,8 +184,8 @@ class SchedulerCore:
 
     @property
     def cost(self) -> CostModel:
-        """The cost function in which applications are measured: the policy's own, or else the operator's."""
-        return self.policy.cost or self._operators_cost
+        """The cost function in which applications are measured: the policy's own, or else KV token-time."""
+        return self.policy.cost or memory_cost
 
     @property
     def audit(self) -> AuditBook:

@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from scheduler.cost import CostModel, memory_cost
+from scheduler.cost import memory_cost
 from scheduler.finish_heap import FinishHeap
 from scheduler.gps import ReferenceClock, ReferenceFinish
 from scheduler.policies import create_policy
@@ -79,14 +79,14 @@ class TenantLevel(Policy):
 
     paper = "Parekh and Gallager (1993)"
 
-    def __init__(self, create: Callable[[], Policy], cost: CostModel = memory_cost) -> None:
+    def __init__(self, create: Callable[[], Policy]) -> None:
         pattern = create()
         self.name, self.summary, self.needs = pattern.name, pattern.summary, pattern.needs
         self.follows_service, self.service_demotes = pattern.follows_service, pattern.service_demotes
         self.ages, self.cost, self.orders_by_tag = pattern.ages, pattern.cost, pattern.orders_by_tag
         self.left_to_chance = pattern.left_to_chance
         self._create = create
-        self._count_cost = pattern.cost or cost
+        self._count_cost = pattern.cost or memory_cost
         self._reference = ReferenceClock(0.0, course_points=2)  # nobody asks when V was where
         self._tenants: dict[str, _Tenant] = {}
         self._names: dict[int, str] = {}

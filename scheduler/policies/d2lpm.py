@@ -46,7 +46,6 @@ class D2lpm(LocalityPolicy):
     name = "d2lpm"
     summary = "the longest cached prefix, of flows that have not used up their quantum, at the replica that has it"
     paper = "D²LPM (Cao et al., arXiv:2501.14312)"
-    follows_service = True
 
     def __init__(
         self,

@@ -36,7 +36,6 @@ class Dlpm(LocalityPolicy):
     name = "dlpm"
     summary = "the longest cached prefix, of flows that have not used up their quantum"
     paper = "DLPM (Cao et al., arXiv:2501.14312)"
-    follows_service = True
 
     def __init__(
         self,

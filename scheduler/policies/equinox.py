@@ -45,7 +45,6 @@ class Equinox(CounterPolicy):
     name = "equinox"
     summary = "the flow whose user got least and that cost the machine least, the two weighed"
     paper = "Equinox (Wei et al., arXiv:2508.16646)"
-    follows_service = True
     service_demotes = True
     needs = (Need.PREDICTIONS, Need.WEIGHTS)
 

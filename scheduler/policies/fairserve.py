@@ -63,7 +63,6 @@ class FairServe(CounterPolicy):
     name = "fairserve"
     summary = "the flow that was given the fewest interactions, each measured by what its type usually needs"
     paper = "FairServe (Khan et al., arXiv:2411.15997)"
-    follows_service = True
     service_demotes = True
     needs = (Need.PREDICTIONS, Need.WEIGHTS)
 

@@ -32,7 +32,6 @@ class Vtc(CounterPolicy):
     name = "vtc"
     summary = "the flow that was served least, counted token by token"
     paper = "VTC (Sheng et al., OSDI 2024)"
-    follows_service = True
     service_demotes = True
 
     def __init__(self, *, cost: CostModel = linear_cost) -> None:

@@ -27,7 +27,6 @@ class VtcOracle(PrepaidVtc):
     name = "vtc_oracle"
     summary = "the flow that was served least, true lengths counted in advance"
     paper = "VTC oracle (Sheng et al., OSDI 2024)"
-    follows_service = True
     service_demotes = True
     needs = (Need.TRUE_LENGTHS, Need.WEIGHTS)
 

@@ -31,7 +31,6 @@ class VtcPredict(PrepaidVtc):
     name = "vtc_predict"
     summary = "the flow that was served least, predicted answers counted in advance"
     paper = "VTC with length prediction (Sheng et al., OSDI 2024)"
-    follows_service = True
     service_demotes = True
     needs = (Need.PREDICTIONS, Need.WEIGHTS)
 

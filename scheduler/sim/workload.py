@@ -164,7 +164,8 @@ def _application(document: Any) -> TraceApplication:
     arrival_s = float(document["arrival_s"])
     if not 0 <= arrival_s < float("inf"):
         raise ValueError(f"arrival_s must be finite and not negative, got {arrival_s}")
-    optional = {name: document[name] for name in ("weight", "deadline_s", "period_s") if name in document}
+    named = ("weight", "deadline_s", "period_s")
+    optional = {name: document[name] for name in named if document.get(name) is not None}
     for name, value in optional.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise TypeError(f"{name} must be a number, got {value!r}")

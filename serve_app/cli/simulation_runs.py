@@ -133,12 +133,6 @@ def _checked(applications: OpenWorkload, intensity: float, limit: int | None, so
 
 def _check(application: TraceApplication, seen: set[str]) -> None:
     name = application.application_id
-    if not isinstance(application.tenant, str):
-        raise WorkloadError(f"application {name}: tenant must be a string, got {application.tenant!r}")
-    for field in ("weight", "deadline_s", "period_s"):
-        value = getattr(application, field)
-        if isinstance(value, bool) or not isinstance(value, int | float | None):
-            raise WorkloadError(f"application {name}: {field} must be a number, got {value!r}")
     if name in seen:
         raise WorkloadError(f"application {name}: its id stands twice")
     try:
