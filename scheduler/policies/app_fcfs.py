@@ -5,9 +5,10 @@ them queue anew behind strangers. Rank of an application: its arrival sequence. 
 the most stages before it first, because it is nearest to the application's end, then by readiness; with
 `depth_first=0` by readiness alone.
 
-Nothing is charged. Idling neither gains nor loses anything: an application that has no call waiting lets others pass,
-and keeps its place for the next call. Parrot also groups calls by shared prompt prefixes and by a latency or
-throughput objective deduced from the application; that belongs to placement and is left out here.
+Nothing is charged, and weights have no part in an order of arrival. Idling neither gains nor loses anything: an
+application that has no call waiting lets others pass, and keeps its place for the next call. Parrot also groups calls
+by shared prompt prefixes and by a latency or throughput objective deduced from the application; that belongs to
+placement and is left out here.
 
 Defining property: no call of a later application starts while one of an earlier application waits. O(log n).
 """

@@ -7,15 +7,18 @@ to wait, is the service along the longest path behind it:
     value(c) = max over calls c' that c came directly after of value(c') + service(c')
     value(c) = the longest such sum that its program has seen, when c came after no call that is known
 
-in the unit of the option `cost`, p + 2·d unless told. Values are cut into levels, smaller levels go first, inside a
-level the call that became ready first; a call that has waited too long for what its program was served is promoted
-(`program_levels` states both). Service is charged once, at a call's end, and stays charged though the call was lost or
-cancelled. An application that idles keeps its paths until it leaves.
+in the unit of the option `cost`, p + 2·d unless told, over the program's weight. Its level is the number of thresholds
+t_i = first_threshold·factor^i, i = 0..levels − 2, that its value has reached. The smallest level goes first, inside a
+level the call that became ready first. Promotion: with W the seconds that the program's calls waited for their grants
+and T the seconds from grant to end of those that ended, a call that has waited w seconds goes to level 0 once (W + w)/T
+>= beta, and stays there until it is granted. Service is charged once, at a call's end, and stays charged though the
+call was lost or cancelled. An application that idles keeps its paths until it leaves.
 
 The paper counts service in seconds of engine time and moves a running call down when it outgrows its queue; here
 service is in tokens, seconds count for promotion alone, and a call that was granted runs to its end. Chosen, where the
-paper leaves it open: first_threshold 1,024 and factor 4 with 8 levels, beta 10; a promotion resets no counter. Of a
-program the ends of the last 4,096 calls are kept; a call that came after an older one counts that as the longest path.
+paper leaves it open: first_threshold 1,024 and factor 4 with 8 levels, beta 10; a promotion resets no counter. The
+paper has no weights. Of a program the ends of the last 4,096 calls are kept; a call that came after an older one counts
+that as the longest path.
 
 Defining property: no call starts while one of a smaller level waits, or an older one of its own level, levels being
 those of the critical path; a call is promoted as soon as (W + w)/T >= beta. O(log n), and O(k) to value a call that
@@ -54,9 +57,9 @@ class CriticalPathAttainedService(ProgramLevels):
     """Smallest level of the service along the critical path first."""
 
     name = "atlas"
-    summary = "calls in levels by the service along the critical path behind them"
+    summary = "calls in levels by the service along the critical path behind them over weight"
     paper = "Autellix (Luo et al., arXiv:2502.13965)"
-    needs = (Need.DEPENDENCIES,)
+    needs = (Need.DEPENDENCIES, Need.WEIGHTS)
 
     def __init__(
         self,

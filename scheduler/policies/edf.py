@@ -3,7 +3,8 @@
 Liu and Layland ("Scheduling algorithms for multiprogramming in a hard-real-time environment", Journal of the ACM 20(1),
 1973, section 7, the deadline driven rule). Rank of an application: its absolute deadline; applications without one come
 last. Equal deadlines in order of arrival, calls of one application in order of readiness. Nothing is charged, idling
-changes nothing, and a deadline that has passed still ranks first: nobody is dropped.
+changes nothing, weights have no part (a deadline is due whoever set it), and a deadline that has passed still ranks
+first: nobody is dropped.
 
 The paper preempts; here a call runs to its end, and the rule decides at each grant.
 

@@ -1,6 +1,7 @@
 """First come, first served: calls run in the order in which they became ready.
 
-What vLLM does on its own. A call that was lost and returns keeps its old place.
+What vLLM does on its own. A call that was lost and returns keeps its old place. Nothing is charged, and weights have no
+part in it: an order of arrival has nothing to scale.
 
 Defining property: start order is arrival order. O(log n).
 """

@@ -6,7 +6,8 @@ Brinch Hansen ("An analysis of response ratio scheduling", IFIP Congress 1971). 
 
 with waiting in seconds since it began to wait (a call that was lost begins anew) and service its predicted cost over
 the rate of a server. The rate multiplies every ratio less one alike and so never changes the order: there is no option
-for it, and the order is that of waiting/cost. The cost function is the option `cost`, KV token-time unless told. Equal
+for it, and the order is that of waiting/cost. A weight w makes waiting count w times, so the order is that of
+w·waiting/cost; the paper has none. The cost function is the option `cost`, KV token-time unless told. Equal
 ratios, as for all calls that have not waited, in order of readiness. Nothing is charged; idling changes nothing.
 
 Defining property: the ratio grows with waiting, and only calls that cost less ever pass an earlier one. Nobody
@@ -35,7 +36,7 @@ _LEAST_COST = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """What a waiting call's ratio is made of."""
+    """What a waiting call's ratio is made of; the cost is over its weight."""
 
     ready_s: float
     cost: float
@@ -46,12 +47,12 @@ class _Waiting:
 
 
 class HighestResponseRatioNext(Policy):
-    """Largest waiting/cost first."""
+    """Largest weight·waiting/cost first."""
 
     name = "hrrn"
-    summary = "calls in order of (waiting + service)/service"
+    summary = "calls in order of (waiting + service)/service, waiting counted by weight"
     paper = "Brinch Hansen (IFIP Congress 1971)"
-    needs = (Need.PREDICTIONS,)
+    needs = (Need.PREDICTIONS, Need.WEIGHTS)
     ages = True
 
     def __init__(self, *, cost: CostModel = memory_cost) -> None:
@@ -63,7 +64,7 @@ class HighestResponseRatioNext(Policy):
         self._now_s = now_s
 
     def add(self, call: CallFacts) -> None:
-        cost = max(call.predicted_cost(self._cost), _LEAST_COST)
+        cost = max(call.predicted_cost(self._cost), _LEAST_COST) / call.application.weight
         self._waiting[call.key] = _Waiting(call.ready_s, cost, call.ready_sequence)
 
     def remove(self, key: CallKey) -> None:

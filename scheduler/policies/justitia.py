@@ -1,10 +1,15 @@
 """Justitia: the application that fair sharing would finish first takes all it can use.
 
-Applications are ordered by virtual finish tag F = V(arrival) + C/w, smallest first (Justitia, arXiv:2510.17015,
-section 4); of equal tags, an application with a call that was granted and came back goes first, since its work is
-lost as long as it waits; then the order of arrival. Inside an application, calls run in the order in which they became
-ready. The tag is fixed at arrival and moves only by the corrections that the core publishes; this policy keeps
-the order and never computes a tag.
+Applications are ordered by virtual finish tag F = V(arrival) + C/w, smallest first (Justitia, arXiv:2510.17015, section
+4). C is the predicted cost of all its calls in KV token-time, w its weight, and V the virtual time of the fluid
+reference GPS: the service that a unit of weight has had there. With service S delivered by the engines V moves by S/W,
+W the weights of the applications that the reference has not finished, each of which leaves it when V reaches its tag,
+whenever it really ends. The core keeps V and the tags (`gps.py`, `applications.py`). Of equal tags, an application with
+a call that was granted and came back goes first, since its work is lost as long as it waits; then the order of arrival.
+Inside an application, calls run in the order in which they became ready. The tag is fixed at arrival and moves only by
+corrections, each published with its reason: an early end (to the true cost), an overrun (what was served plus what is
+expected still), work revealed later. This policy keeps the order and never computes a tag. Nothing is charged, and an
+application that idles between calls keeps its tag.
 
 Defining property: no call of an application is granted while an application with a smaller tag has a call
 waiting. O(log n).

@@ -1,9 +1,9 @@
-"""Least attained service: the application that has been served least goes first, without any prediction.
+"""Least attained service: the application that was served least for its weight goes first, without any prediction.
 
 The foreground-background rule FB (Kleinrock, Queueing Systems II, 1976, section 4.6; Nuyens and Wierman,
 "The foreground-background queue: a survey", Performance Evaluation, 2008). Attained service of an application:
 
-    A = sum over its calls, running ones as far as they came, of cost(prompt, tokens made)
+    A = (sum over its calls, running ones as far as they came, of cost(prompt, tokens made)) / weight
 
 Smallest A first, equal A in order of arrival, calls of one application in order of readiness. A grows with each report
 of progress and at each call's end; a grant charges nothing, so the calls of one application that are granted before
@@ -27,12 +27,12 @@ from scheduler.types import CallKey
 
 
 class LeastAttainedService(Policy):
-    """Smallest attained service of the application first."""
+    """Smallest attained service of the application over its weight first."""
 
     name = "las"
-    summary = "applications in order of the service that they have had"
+    summary = "applications in order of the service that they have had over weight"
     paper = "Foreground-background (Kleinrock, Queueing Systems II, 1976)"
-    needs = (Need.PREEMPTION,)
+    needs = (Need.WEIGHTS, Need.PREEMPTION)
     follows_service = True
     service_demotes = True
 
@@ -48,10 +48,10 @@ class LeastAttainedService(Policy):
         self._queues.remove(key)
 
     def progressed(self, call: CallFacts, output_tokens: tuple[int, ...]) -> None:
-        self._count(call.key.application_id, self._meter.more(call, output_tokens))
+        self._count(call, self._meter.more(call, output_tokens))
 
     def ended(self, call: CallFacts, output_tokens: tuple[int, ...], finished: bool) -> None:
-        self._count(call.key.application_id, self._meter.last(call, output_tokens))
+        self._count(call, self._meter.last(call, output_tokens))
 
     def application_left(self, application: ApplicationFacts) -> None:
         self._attained.pop(application.application_id, None)
@@ -62,6 +62,7 @@ class LeastAttainedService(Policy):
     def rank(self, call: CallFacts) -> float | None:
         return bounded_priority(self._attained.get(call.key.application_id, 0.0))
 
-    def _count(self, application_id: str, service: float) -> None:
-        self._attained[application_id] = self._attained.get(application_id, 0.0) + service
+    def _count(self, call: CallFacts, service: float) -> None:
+        application_id = call.key.application_id
+        self._attained[application_id] = self._attained.get(application_id, 0.0) + service / call.application.weight
         self._queues.move(application_id, self._attained[application_id])

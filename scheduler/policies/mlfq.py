@@ -8,7 +8,8 @@ Pieces, chapter 8; skip-join from FastServe, Wu et al., "Fast distributed infere
 1. The smaller level goes first; inside a level the application that arrived first; inside it the call ready first.
 2. Skip-join: an application enters at the smallest level whose quantum holds the first iteration of its first call,
    cost(p, one token a sequence). A long prompt does not pass through levels that its prefill alone would use up.
-3. Demotion: service (cost function `cost`, p + 2·d unless told) is charged as tokens are heard of and at a call's end.
+3. Demotion: service over the application's weight (cost function `cost`, p + 2·d unless told) is charged as tokens are
+   heard of and at a call's end; so a weight of 2 makes quanta twice as long. (The sources have no weights.)
    Once the service charged at a level reaches q_l, the application sinks one level and the excess is charged there. The
    account survives yielding: it depends on the total, not on how that was cut into calls or pauses, and what was spent
    on a call that was lost or cancelled stays charged.
@@ -17,8 +18,8 @@ Pieces, chapter 8; skip-join from FastServe, Wu et al., "Fast distributed infere
 An application that idles keeps its level and account until it leaves or a boost comes. The sources run a job for its
 quantum and then preempt; here a call runs to its end, which is why the excess is carried. Chosen, where they leave it
 open: quantum 1,024, factor 2, 8 levels (the last after 130,048 units), boost each 60 s; first come first served, not
-round robin, in the last level. FastServe boosts each job after its own wait; we follow the fixed period, whose
-rule is simpler to bound.
+round robin, in the last level. FastServe boosts each job after its own wait; we follow the fixed period, whose rule is
+simpler to bound. Skip-join looks at the prompt alone, not at the weight.
 
 Defining property: the level is a function of the entry and of the service since the boost. A boost bounds waiting:
 an application that waits at a boost with nothing running, behind k that arrived before it, on one server that delivers
@@ -54,9 +55,9 @@ class MultilevelFeedback(Policy):
     """Smallest level first, then order of arrival."""
 
     name = "mlfq"
-    summary = "applications sink through levels as they are served, with a boost now and then"
+    summary = "applications sink through levels as they are served, by weight, with a boost now and then"
     paper = "FastServe (Wu et al., 2023); Corbató et al. (AFIPS 1962)"
-    needs = (Need.PREEMPTION,)
+    needs = (Need.WEIGHTS, Need.PREEMPTION)
     follows_service = True
     service_demotes = True
     ages = True
@@ -120,7 +121,7 @@ class MultilevelFeedback(Policy):
 
     def _charge(self, call: CallFacts, service: float) -> None:
         job = self._job(call)
-        job.used += service
+        job.used += service / call.application.weight
         while job.used >= self._quanta[job.level]:
             job.used -= self._quanta[job.level]
             job.level += 1

@@ -3,13 +3,13 @@
 Autellix (Luo et al., "Autellix: An efficient serving engine for LLM agents as general programs", arXiv:2502.13965,
 2025, section 4.2). A program is an application. Its calls are queued as follows:
 
-- A call that begins to wait has a value, the service behind it, which a policy defines; thresholds t_i =
-  first_threshold·factor^i cut values into levels 0..levels − 1: its level is the number of thresholds that its value
-  has reached. It is fixed while the call waits.
+- A call that begins to wait has a value, the service behind it over its weight, which a policy defines; thresholds
+  t_i = first_threshold·factor^i cut values into levels 0..levels − 1: its level is the number of thresholds that its
+  value has reached. It is fixed while the call waits.
 - The smaller level goes first; inside a level the call that became ready first.
-- Promotion: let W be the seconds that calls of the program waited before they were granted, T the seconds from grant to
-  end of those that ended. A call that has waited for w seconds goes to level 0 as soon as (W + w)/T >= beta, and stays
-  there until it is granted. Without any service, T = 0, there is no ratio, and its level is 0 anyway.
+- Promotion: let W be the seconds that calls of the program waited before they were granted, T the seconds from grant
+  to end of those that ended. A call that has waited for w seconds goes to level 0 as soon as (W + w)/T >= beta, and
+  stays there until it is granted. Without any service, T = 0, there is no ratio, and its level is 0 anyway.
 
 Laws: no call waits longer than beta·T − W seconds below level 0, if T stays what it is; a promoted call precedes all
 that became ready after it. Nothing is kept of a program that has left. All operations are O(log n); a promotion is
@@ -66,11 +66,11 @@ class ProgramLevels(Policy):
 
     @abstractmethod
     def value(self, call: CallFacts) -> float:
-        """The service behind a call, in the unit of the cost function."""
+        """The service behind a call, in the unit of the cost function, over its application's weight."""
 
     @abstractmethod
     def count(self, call: CallFacts, service: float) -> None:
-        """A call has ended after this much service."""
+        """A call has ended after this much service, divided by its application's weight."""
 
     # ---- the question
 
@@ -116,7 +116,7 @@ class ProgramLevels(Policy):
 
     def ended(self, call: CallFacts, output_tokens: tuple[int, ...], finished: bool) -> None:
         self._program(call).served_s += self._now_s - self._granted_s.pop(call.key, self._now_s)
-        self.count(call, self._meter.last(call, output_tokens))
+        self.count(call, self._meter.last(call, output_tokens) / call.application.weight)
         self._promote(call.key.application_id)
 
     # ---- inside

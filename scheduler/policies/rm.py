@@ -3,7 +3,7 @@
 Liu and Layland ("Scheduling algorithms for multiprogramming in a hard-real-time environment", Journal of the ACM 20(1),
 1973, sections 4 and 5). Rank of an application: its period; those without one come last. Equal periods in order of
 arrival, calls of one application in order of readiness. The rank never moves: nothing is charged, idling changes
-nothing, and deadlines are not looked at.
+nothing, deadlines are not looked at, and weights have no part: how often a run comes is what counts.
 
 The paper preempts; here a call runs to its end, so that a call may be held up by one call of a longer period. Tasks
 that are cut into calls of one unit and come at whole units are not: for them the rule is the paper's.

@@ -1,17 +1,18 @@
 """Shortest remaining time first, of whole applications: the one with the least work left (SRJF).
 
 Schrage ("A proof of the optimality of the shortest remaining processing time discipline", Operations Research, 1968).
-Rank of an application: its remaining cost, predicted cost less what was served, running calls counted as far as they
-came; it follows every correction that is told, up or down. Equal ranks in order of arrival; calls of one application
-in order of readiness. Nothing is charged here: the core measures, in its own cost function. An application that idles
-keeps its rank.
+Rank of an application: its remaining cost over its weight. What remains is the predicted cost less what was served,
+running calls counted as far as they came; it follows every correction that is told, up or down. (With equal weights
+this is the paper's rule; dividing by the weight is Smith's, optimal for a weighted mean when all are present.) Equal
+ranks in order of arrival; calls of one application in order of readiness. Nothing is charged here: the core measures,
+in its own cost function. An application that idles keeps its rank.
 
 The paper preempts: a job that arrives with less left takes the server at once. Here a call runs to its end, and the
 rule decides at the next grant; between the calls of an application it preempts. A large application can starve while
 small ones keep coming.
 
-Defining property: with all applications present on one server and true predictions, the mean flow time of applications
-is the smallest that any order can have. O(log n).
+Defining property: with all applications present on one server and true predictions, the weighted mean flow time of
+applications is the smallest that any order can have. O(log n).
 """
 
 from __future__ import annotations
@@ -22,28 +23,32 @@ from scheduler.types import CallKey
 
 
 class ShortestRemainingTimeFirst(Policy):
-    """Smallest remaining cost of the application first."""
+    """Smallest remaining cost of the application over its weight first."""
 
     name = "srtf"
-    summary = "applications in order of the cost that they have left"
+    summary = "applications in order of the cost that they have left over weight"
     paper = "Schrage (Operations Research, 1968)"
     follows_service = True
-    needs = (Need.PREDICTIONS, Need.PREEMPTION)
+    needs = (Need.PREDICTIONS, Need.WEIGHTS, Need.PREEMPTION)
 
     def __init__(self) -> None:
         self._queues = ApplicationQueues()
 
     def add(self, call: CallFacts) -> None:
-        self._queues.add(call, call.application.remaining_cost)
+        self._queues.add(call, _rank(call.application))
 
     def remove(self, key: CallKey) -> None:
         self._queues.remove(key)
 
     def application_changed(self, application: ApplicationFacts) -> None:
-        self._queues.move(application.application_id, application.remaining_cost)
+        self._queues.move(application.application_id, _rank(application))
 
     def head(self) -> CallKey | None:
         return self._queues.head()
 
     def rank(self, call: CallFacts) -> float | None:
-        return self._queues.rank(call.key.application_id, call.application.remaining_cost)
+        return self._queues.rank(call.key.application_id, _rank(call.application))
+
+
+def _rank(application: ApplicationFacts) -> float:
+    return application.remaining_cost / application.weight

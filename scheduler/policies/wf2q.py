@@ -3,9 +3,13 @@
 Bennett and Zhang, "WF²Q: Worst-case Fair Weighted Fair Queueing", INFOCOM 1996. Tags are those of WFQ: S = max(V(a),
 F'), F = S + L/w. A call is eligible once S <= V; the eligible one with the smallest F runs. When none is eligible,
 which happens with many servers only (what runs on the others is not finished in GPS either), the one with the smallest
-S runs, so that no server stays idle. Equal tags: the flow with the older application. `scheduler.policies.fair_tags`
-says how V follows the service that was delivered, and how wrong predictions, lost and cancelled calls and idle flows
-are treated.
+S runs, so that no server stays idle. Equal tags: the flow with the older application.
+
+V is that of a fluid which every call joins with its predicted length L: service S, seen as running calls report what
+they have made, moves V by S/W, W the weights of the flows that the fluid has not emptied; a flow with work B left is
+emptied when V has moved by B/w. What a call makes beyond its prediction is work that came for its flow, what it does
+not make leaves the fluid, as do lost and cancelled calls. When nothing waits or runs all begins anew (`fair_tags`,
+`fluid_flows`).
 
 Charged: the predicted cost, through the tag, at the grant; corrected as the call exceeds it and when it ends.
 Leaving and returning: a flow that GPS has emptied returns with S = V(a); no credit, and no debt beyond what GPS has

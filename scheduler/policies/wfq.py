@@ -3,8 +3,14 @@
 Demers, Keshav and Shenker, SIGCOMM 1989, section 2; named PGPS and analysed by Parekh and Gallager, ToN 1993,
 section III. With V the virtual time of GPS among flows, a call that begins to wait at V(a) behind one with finish tag
 F' has S = max(V(a), F') and F = S + L/w; the backlogged flow whose first call has the smallest F runs it (equal
-tags: the flow with the older application). `scheduler.policies.fair_tags` says how V follows the service that was
-delivered, and how wrong predictions, lost and cancelled calls and idle flows are treated.
+tags: the flow with the older application). Only a flow's first waiting call has tags: F' is that of the call granted
+before it.
+
+V is that of a fluid which every call joins with its predicted length: service S, seen as running calls report what they
+have made, moves V by S/W, W the weights of the flows that the fluid has not emptied; a flow with work B left is emptied
+when V has moved by B/w. What a call makes beyond its prediction is work that came for its flow, what it does not make
+leaves the fluid, as do lost and cancelled calls. When nothing waits or runs all begins anew (`fair_tags`,
+`fluid_flows`).
 
 Charged: the predicted cost, through the tag, at the grant; corrected as the call exceeds it and when it ends.
 Leaving and returning: a flow that GPS has emptied returns with S = V(a); there is no credit, and no debt beyond what

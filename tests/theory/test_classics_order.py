@@ -154,19 +154,44 @@ def test_rr_new_flows_do_not_hold_up_one_that_had_its_turn() -> None:
     assert served[0] == "a0"
 
 
-def test_rr_looks_at_no_weight() -> None:
+def test_rr_gives_turns_by_weight() -> None:
     policy = RoundRobin()
-    flows = [an_application(number, flow_weight=weight) for number, weight in ((1, 9.0), (2, 1.0))]
+    flows = [an_application(number, flow_weight=weight) for number, weight in ((1, 3.0), (2, 1.0))]
+    calls = {}
     for flow in flows:
-        for ready in range(3):
-            policy.add(a_call(flow, 10 * flow.sequence + ready))
+        for ready in range(8):
+            call = a_call(flow, 10 * flow.sequence + ready)
+            calls[call.key] = call
+            policy.add(call)
     order = []
-    for ready in (10, 20, 11, 21, 12, 22):
+    for _ in range(8):
         key = policy.head()
         assert key is not None
-        order.append(key.call_id)
-        grant(policy, a_call(flows[ready // 10 - 1], ready))
-    assert order == ["c10", "c20", "c11", "c21", "c12", "c22"]
+        order.append(key.application_id)
+        grant(policy, calls[key])
+    assert [order[begin : begin + 4].count("a1") for begin in (0, 4)] == [3, 3]
+
+
+@given(weights=st.lists(st.sampled_from([0.5, 1.0, 1.5, 2.0, 5.0]), min_size=2, max_size=4), grants=st.integers(1, 60))
+@settings(deadline=None, max_examples=60)
+def test_rr_counts_by_weight_differ_by_less_than_a_turn_of_each(weights: list[float], grants: int) -> None:
+    """|n_i/w_i − n_j/w_j| <= 1/w_i + 1/w_j over every interval, for flows that are always backlogged."""
+    policy = RoundRobin()
+    flows = [an_application(number, flow_weight=weight) for number, weight in enumerate(weights)]
+    for flow in flows:
+        policy.add(a_call(flow, flow.sequence))
+    counts = [[0] * len(flows)]
+    for ready in range(len(flows), len(flows) + grants):
+        key = policy.head()
+        assert key is not None
+        chosen = int(key.application_id[1:])
+        policy.add(a_call(flows[chosen], ready))
+        grant(policy, a_call(flows[chosen], int(key.call_id[1:])))
+        counts.append([count + (index == chosen) for index, count in enumerate(counts[-1])])
+    for begin, end in combinations(counts, 2):
+        turns = [(later - sooner) / weight for sooner, later, weight in zip(begin, end, weights, strict=True)]
+        for i, j in combinations(range(len(weights)), 2):
+            assert abs(turns[i] - turns[j]) <= 1 / weights[i] + 1 / weights[j] + 1e-9
 
 
 def test_rr_counts_a_grant_of_a_call_that_never_waited_and_ignores_strangers() -> None:
