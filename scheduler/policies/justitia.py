@@ -11,12 +11,17 @@ corrections, each published with its reason: an early end (to the true cost), an
 expected still), work revealed later. This policy keeps the order and never computes a tag. Nothing is charged, and an
 application that idles between calls keeps its tag.
 
+The option `cost` measures applications, tags and virtual time by another function than KV token-time, which is what the
+paper takes: `profile`, an engine's measured time, counts what prefill costs its neighbours, where memory held does not;
+`linear` makes the order that of the paper's ablation. V then moves by what calls are seen to make, in that unit.
+
 Defining property: no call of an application is granted while an application with a smaller tag has a call
 waiting. O(log n).
 """
 
 from __future__ import annotations
 
+from scheduler.cost import CostModel, memory_cost
 from scheduler.finish_heap import FinishHeap
 from scheduler.policies.contract import ApplicationFacts, CallFacts, Need, Policy
 from scheduler.types import CallKey
@@ -34,7 +39,8 @@ class Justitia(Policy):
     needs = (Need.PREDICTIONS, Need.WEIGHTS)
     orders_by_tag = True
 
-    def __init__(self) -> None:
+    def __init__(self, *, cost: CostModel = memory_cost) -> None:
+        self.cost = None if cost is memory_cost else cost  # engines report service in KV token-time
         self._applications: FinishHeap[str] = FinishHeap()
         self._calls: dict[str, FinishHeap[CallKey]] = {}
         self._came_back: dict[str, set[CallKey]] = {}
