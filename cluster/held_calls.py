@@ -74,7 +74,8 @@ class HeldCalls:
         match event:
             case ApplicationArrived(application=spec):
                 calls = {call.call_id: HeldCall(call) for call in spec.calls}
-                self.applications.setdefault(spec.application_id, HeldApplication(spec, now_s, calls=calls))
+                held = HeldApplication(spec, now_s, by_call=spec.open, calls=calls)
+                self.applications.setdefault(spec.application_id, held)
             case CallRevealed(application_id=application_id, call=call, opens=opens):
                 spec = opens or ApplicationSpec(application_id=application_id, open=True)
                 held = self.applications.setdefault(application_id, HeldApplication(spec, now_s, by_call=True))
@@ -195,6 +196,8 @@ def _introduce(held: HeldApplication, now_s: float) -> list[Event]:
 def _resumed_spec(held: HeldApplication, calls: tuple[CallSpec, ...]) -> ApplicationSpec:
     """Expected to cost what was last published, so that the finish tag is the one it had."""
     published = 0.0 if held.tag is None else min(held.tag.predicted_cost, MAX_COST)
+    if held.by_call and held.spec.cost_deviation is not None:
+        published = 0.0  # what was published follows from what was predicted and what is known, and will again
     return replace(held.spec, calls=calls, open=held.by_call, predicted_cost=published or held.spec.predicted_cost)
 
 

@@ -1,7 +1,8 @@
 """Who hears of what: the ingresses, their mail, and which of them holds which application and call.
 
 Laws: an action about a call goes to the ingress that introduced the call, one about an application to the ingress
-that introduced it, or that goes on with it after that one has gone; nobody else's mail grows. What an ingress that
+that introduced it, or that goes on with it after that one has gone, and there goes the end of each of its calls too;
+nobody else's mail grows. What an ingress that
 was given up missed waits for it, should it come back, among the last `MAX_ABSENT`.
 """
 
@@ -107,10 +108,12 @@ class IngressRegister:
             self.tell_call(CallKey(action.application_id, action.call_id), action)
 
     def tell_call_end(self, action: PublishCallEnd) -> None:
-        """To the ingress that holds the call, which it then no longer does."""
+        """To the ingress that holds the call, which it then no longer does, and to that of its application."""
         key = CallKey(action.application_id, action.call_id)
         self.tell_call(key, action)
         owner = self.call_owners.pop(key, None)
+        if owner not in (None, self.application_owners.get(key.application_id)):
+            self.tell_application(key.application_id, action)
         if owner in self.present:
             self.present[owner].calls.discard(key)
 

@@ -100,7 +100,7 @@ class SchedulerLink:
         self._expected: dict[CallKey, PendingGrants] = {}
         self._listeners: dict[str, Listener] = {}
         self._general_listener: Listener | None = None
-        self._succession_listener: Callable[[], None] | None = None
+        self._succession_listeners: list[Callable[[], None]] = []
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -148,7 +148,7 @@ class SchedulerLink:
 
     def listen_to_succession(self, listener: Callable[[], None]) -> None:
         """Have `listener` called when a later scheduler takes over: what the earlier one still owed will not come."""
-        self._succession_listener = listener
+        self._succession_listeners.append(listener)
 
     def unlisten(self, application_id: str) -> None:
         """Stop listening; idempotent."""
@@ -201,8 +201,8 @@ class SchedulerLink:
         endings = [event for event in self._outbox if isinstance(event, _ENDINGS)]
         self._epoch, self._sequence, self._collected, self._under_way = epoch, 0, 0, None
         self._outbox = [*self.held.reintroduction(monotonic_s()), *endings]
-        if self._succession_listener is not None:
-            self._succession_listener()
+        for listener in self._succession_listeners:
+            listener()
 
     async def _collect_once(self) -> None:
         epoch = self._epoch

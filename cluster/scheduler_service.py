@@ -358,8 +358,17 @@ class SchedulerService:
     # ---- questions
 
     def overview(self) -> dict[str, Any]:
-        """The state of the whole in a few numbers, and what was wrong with the settings that it did not take."""
-        return {**overview(self.core), "settings_refused": self._settings_refused}
+        """The state of the whole in a few numbers, and what was wrong with the settings that it did not take.
+
+        Iterations and preemptions are those of the replicas that are there, each since its engine started.
+        """
+        links = self._links.values()
+        return {
+            **overview(self.core),
+            "iterations": sum(link.iterations for link in links),
+            "preemptions": sum(link.preemptions for link in links),
+            "settings_refused": self._settings_refused,
+        }
 
     def explain(self, application_id: str) -> dict[str, Any] | None:
         """Why an application waits or runs; None when it is not in the system."""

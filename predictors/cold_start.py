@@ -83,9 +83,12 @@ class ApplicationCostHistory:
         self._types.add(application_type, math.log(cost))
         self._all.add(None, math.log(cost))
 
-    def predict(self, application_type: str) -> float | None:
-        """Token-iterations, or None while no application has ended."""
-        overall = self._all.mean(None)
+    def predict(self, application_type: str, general: float | None = None) -> float | None:
+        """Token-iterations, or None while no application has ended.
+
+        `general`, a positive cost that is known from elsewhere, takes the place of everybody's mean.
+        """
+        overall = self._all.mean(None) if general is None else math.log(general)
         if overall is None:
             return None
         return math.exp(self._types.shrunk(application_type, overall))

@@ -100,6 +100,37 @@ def learning_curve(
     return curve
 
 
+def cross_validated(
+    create: Callable[[], PerTypeCostModel], asked: Sequence[Asked], costs: Sequence[float], folds: int
+) -> Evaluation:
+    """How good models are on prompts that they have not seen: each of `folds` parts by those trained on the others.
+
+    Every prompt of a type is in one part, in turn by first appearance. Raises ValueError below two folds, and where
+    a part holds everything.
+    """
+    if folds < 2:
+        raise ValueError(f"cross-validation needs at least 2 folds, got {folds}")
+    parts = _parts(asked, folds)
+    estimates: dict[int, CostEstimate] = {}
+    for part in range(folds):
+        used = [place for place, one in enumerate(parts) if one != part]
+        if not used:
+            raise ValueError("too few prompts to leave some out")
+        model = create().fit([asked[place] for place in used], [costs[place] for place in used])
+        estimates |= {place: model.predict_one(*asked[place]) for place, one in enumerate(parts) if one == part}
+    ordered = [estimates[place] for place in range(len(asked))]
+    return evaluate(ordered, [one.application_type for one in asked], costs)
+
+
+def _parts(asked: Sequence[Asked], folds: int) -> list[int]:
+    """The part that each application is in."""
+    prompts: dict[str, dict[str, int]] = {}
+    for one in asked:
+        places = prompts.setdefault(one.application_type, {})
+        places.setdefault(one.prompt, len(places))
+    return [prompts[one.application_type][one.prompt] % folds for one in asked]
+
+
 def first_of_each_type(asked: Sequence[Asked], costs: Sequence[float], count: int) -> tuple[list[Asked], list[float]]:
     """The first `count` applications of each type, in order."""
     seen: dict[str, int] = {}

@@ -52,11 +52,21 @@ LENGTH_FEATURES = (
     "first_line",
     "beyond_first_line",
     "words_beyond_first_line",
+    "new_beyond_first_line",
+    "new_numbers_beyond_first_line",
+    "first_line_numbers",
+    "number_words",
 )
 SIZE_COLUMNS = tuple(
     map(LENGTH_FEATURES.index, ("characters", "words", "beyond_first_line", "words_beyond_first_line"))
 )
 """Those that say how much there is: in all, and beyond the first line, which often is the question about the rest."""
+NUMBER_WORDS = frozenset(
+    (
+        *("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "twenty"),
+        *("half", "third", "quarter", "twice", "double", "triple", "dozen"),
+    )
+)
 _UNSPACED = "\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\u0e00-\u0eff"
 _TERM = re.compile(rf"[^\W\d_{_UNSPACED}]+|[{_UNSPACED}]|\d|[^\w\s]|_")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
@@ -71,7 +81,6 @@ def length_features(text: str) -> list[float]:
     lower = list(map(str.lower, words))
     distinct = set(lower)
     numbers = _NUMBER.findall(text)
-    lines = text.split("\n")
     count = text.count
     many = max(1, len(words))
     counts = (
@@ -79,7 +88,7 @@ def length_features(text: str) -> list[float]:
         len(words),
         len(distinct),
         len(_SENTENCE_END.findall(text)),
-        len(lines) - 1,
+        count("\n"),
         len(numbers),
         len(set(numbers)),
         count(",") + count(";"),
@@ -98,10 +107,25 @@ def length_features(text: str) -> list[float]:
         *map(math.log1p, more_counts),
         len(distinct) / many,
         math.log1p(lower.count("and") + lower.count("or")),
-        math.log1p(len(lines[0])),
-        math.log1p(len(text) - len(lines[0])),
-        math.log1p(len(text[len(lines[0]) :].split())),
+        *_first_line_features(text, distinct, numbers),
+        math.log1p(sum(map(NUMBER_WORDS.__contains__, lower))),
     ]
+
+
+def _first_line_features(text: str, distinct: set[str], numbers: list[str]) -> list[float]:
+    """Of the first line and of what the rest adds to it: an answer adds facts to its question, a solution results."""
+    first_line, _, rest = text.partition("\n")
+    asked = set(map(str.lower, _TERM.findall(first_line)))
+    given = set(_NUMBER.findall(first_line))
+    counts = (
+        len(first_line),
+        len(text) - len(first_line),
+        len(rest.split()),
+        len(distinct - asked),
+        len(set(numbers) - given),
+        len(given),
+    )
+    return list(map(math.log1p, counts))
 
 
 def terms(text: str) -> tuple[str, ...]:

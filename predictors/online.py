@@ -5,8 +5,9 @@
 Everything here is pure: no thread, no clock, no file. Training itself is done by whoever holds these pieces, away
 from event loops; a model that is in use is never changed, only replaced whole.
 
-Laws: memory is bounded (rows by type, types, versions); a challenger replaces the champion only if it is better on
-applications that neither has learnt from; the newest are held out; a rollback gives exactly the model before.
+Laws: memory is bounded (rows by type, types, texts and calls in all, versions); a challenger replaces the champion
+only if it is better on applications that neither has learnt from; the newest are held out; a rollback gives exactly
+the model before.
 """
 
 from __future__ import annotations
@@ -19,31 +20,47 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
+from predictors.cold_start import ApplicationCostHistory
 from predictors.models import Asked
+from predictors.output_length import FinishedCall
 from predictors.targets import within_limits
 
 MAX_ROWS_PER_TYPE = 400
 MAX_TYPES = 500
+MAX_SIZE = 20_000_000
+CALL_SIZE = 100
+"""What a call counts for beside the characters of prompts, as it takes about that many bytes."""
 HELD_OUT_SHARE = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One finished application: what it was asked, and its cost in token-iterations."""
+    """One finished application: what it was asked, its cost in token-iterations, and its calls."""
 
     asked: Asked
     cost: float
+    calls: tuple[FinishedCall, ...] = ()
+
+    @property
+    def size(self) -> int:
+        return len(self.asked.prompt) + CALL_SIZE * len(self.calls) + CALL_SIZE
 
 
 class RecentApplications:
-    """The newest `max_rows` observations of each type; the type that was silent longest goes beyond `max_types`."""
+    """The newest `max_rows` observations of each type.
 
-    def __init__(self, max_rows: int = MAX_ROWS_PER_TYPE, max_types: int = MAX_TYPES) -> None:
-        if max_rows < 1 or max_types < 1:
-            raise ValueError(f"max_rows and max_types must be at least 1, got {max_rows} and {max_types}")
+    Beyond `max_types` the type goes that was silent longest, beyond `max_size` (characters and calls, in all) its
+    oldest observations.
+    """
+
+    def __init__(self, max_rows: int = MAX_ROWS_PER_TYPE, max_types: int = MAX_TYPES, max_size: int = MAX_SIZE) -> None:
+        if min(max_rows, max_types, max_size) < 1:
+            raise ValueError(f"limits must be at least 1, got {max_rows}, {max_types} and {max_size}")
         self._max_rows = max_rows
         self._max_types = max_types
+        self._max_size = max_size
         self._types: OrderedDict[str, deque[Observation]] = OrderedDict()
+        self._size = 0
         self.refused = 0
 
     def add(self, observation: Observation) -> bool:
@@ -52,11 +69,20 @@ class RecentApplications:
             self.refused += 1
             return False
         name = observation.asked.application_type
-        self._types.setdefault(name, deque(maxlen=self._max_rows)).append(observation)
+        rows = self._types.setdefault(name, deque())
+        rows.append(observation)
+        self._size += observation.size
         self._types.move_to_end(name)
-        if len(self._types) > self._max_types:
-            self._types.popitem(last=False)
+        if len(rows) > self._max_rows:
+            self._forget_oldest(name)
+        while len(self._types) > self._max_types or self._size > self._max_size:
+            self._forget_oldest(next(iter(self._types)))
         return True
+
+    def _forget_oldest(self, name: str) -> None:
+        self._size -= self._types[name].popleft().size
+        if not self._types[name]:
+            del self._types[name]
 
     def __len__(self) -> int:
         return sum(map(len, self._types.values()))
@@ -123,6 +149,18 @@ class Predicts(Protocol):
     def predict(self, X: Sequence[tuple[str, str]]) -> Sequence[float]: ...  # noqa: N803
 
 
+class TypicalCosts:
+    """The champion before anything was trained: running means by type, of what a challenger has learnt from too."""
+
+    def __init__(self, learnt_from: Sequence[Observation]) -> None:
+        self._history = ApplicationCostHistory()
+        for observation in learnt_from:
+            self._history.observe(observation.asked.application_type, observation.cost)
+
+    def predict(self, X: Sequence[tuple[str, str]]) -> Sequence[float]:  # noqa: N803
+        return [within_limits(self._history.predict(kind) or math.nan) for kind, _ in X]
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """Mean relative errors on held-out applications, and whether the challenger takes over."""
@@ -174,14 +212,30 @@ class Versions(Generic[Model]):
     _before: deque[tuple[int, Model]] = field(default_factory=deque)
     _highest: int = 1
 
-    def promote(self, model: Model) -> int:
-        """Use another model from now on; its number."""
+    def promote(self, model: Model, number: int | None = None) -> int:
+        """Use another model from now on; its number, which is the next one unless it is given.
+
+        Raises ValueError for a number that is not above all earlier ones.
+        """
+        chosen = self._highest + 1 if number is None else number
+        if chosen <= self._highest:
+            raise ValueError(f"version {chosen} is not above version {self._highest}")
         self._before.append((self.number, self.current))
         while len(self._before) > self.max_kept:
             self._before.popleft()
-        self._highest += 1
-        self.current, self.number = model, self._highest
-        return self.number
+        self._highest = chosen
+        self.current, self.number = model, chosen
+        return chosen
+
+    @property
+    def highest(self) -> int:
+        """The highest number that was ever given."""
+        return self._highest
+
+    @property
+    def before(self) -> tuple[int, ...]:
+        """Numbers of the versions that a rollback can go to, the newest last."""
+        return tuple(number for number, _ in self._before)
 
     def rollback(self) -> int:
         """Use the model before again; its number. Raises LookupError when none is kept."""

@@ -127,19 +127,38 @@ def distilbert_sized_encoder() -> Encoder:
     from transformers import DistilBertConfig, DistilBertModel
 
     torch.manual_seed(0)
-    return _TorchEncoder(_tokenizer(require_package()), DistilBertModel(DistilBertConfig()))
+    return _TorchEncoder(_some_tokenizer(), DistilBertModel(DistilBertConfig()))
 
 
 def _load(directory: Path) -> Encoder:
     from transformers import BertModel
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()  # a command has its own
     return _TorchEncoder(_tokenizer(directory), BertModel.from_pretrained(directory, local_files_only=True))
 
 
 def _tokenizer(directory: Path) -> Any:
     from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    return _bounded(Tokenizer.from_file(str(directory / "tokenizer.json")))
+
+
+def _some_tokenizer() -> Any:
+    """The packaged one, or without the package one that makes a token of each word, always the same."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import BertPreTokenizer
+
+    try:
+        return _tokenizer(require_package())
+    except ImportError:
+        tokenizer = Tokenizer(WordLevel({"[PAD]": 0, "[UNK]": 1}, unk_token="[UNK]"))
+        tokenizer.pre_tokenizer = BertPreTokenizer()
+        return _bounded(tokenizer)
+
+
+def _bounded(tokenizer: Any) -> Any:
     tokenizer.enable_truncation(MAX_TOKENS)
     tokenizer.enable_padding()
     return tokenizer

@@ -4,7 +4,10 @@ Costs: a call is expected to cost what was predicted, or what its progress shows
 what it truly cost. An application is expected to cost the sum; it is kept up to date call by call, so that
 asking is O(1).
 
-Tags: `finish_tag = start_tag + max(predicted, expected)/weight` until the end, then `start_tag + true/weight`.
+Tags: `finish_tag = start_tag + max(predicted, expected)/weight` until the end, then `start_tag + true/weight`. While an
+application is open and its prediction has a deviation, the estimate of `scheduler.revealed_work` takes the maximum's
+place: what its calls were seen to cost moves what is expected of the rest. One of which nothing was predicted is
+expected to cost what it has had and asks for: least attained service first.
 The start tag is V at arrival. It moves in one case: when an application that the reference has already served
 in full reveals more work, it starts anew at the present V, as a flow back from idleness does in fair queueing
 (S = max(V, F)); otherwise it could save up credit while it asks for nothing.
@@ -20,6 +23,7 @@ from math import inf
 from scheduler.cost import CostModel
 from scheduler.lifecycle import ENDS, CallState, check_move
 from scheduler.policies.contract import ApplicationFacts, CallFacts
+from scheduler.revealed_work import total_cost
 from scheduler.types import ApplicationSpec, CallKey, CallSpec
 
 MAX_ENDED_CALLS = 100
@@ -166,7 +170,14 @@ class Application:
     @property
     def cost(self) -> float:
         """What all of it costs as far as is known: the true cost once it has ended."""
-        return self.expected_cost if self.ended else max(self.predicted_cost, self.expected_cost)
+        return self.expected_cost if self.ended else self.prediction
+
+    @property
+    def prediction(self) -> float:
+        """What all of it was last expected to cost; of an open one, calls that nobody has seen yet included."""
+        if self.open and self.spec.cost_deviation is not None:
+            return total_cost(self.predicted_cost, self.spec.cost_deviation, self.expected_cost)
+        return max(self.predicted_cost, self.expected_cost)
 
     @property
     def remaining_cost(self) -> float:

@@ -50,7 +50,9 @@ def explain(core: SchedulerCore, application_id: str) -> dict[str, Any] | None:
     first = _first(core, application)
     return {
         "application_id": application_id,
+        "application_type": application.spec.application_type,
         "tenant": application.spec.tenant,
+        "weight": application.spec.weight,
         "state": _state(application),
         "why": _why(core, application, len(ahead), first),
         "start_tag": application.start_tag,

@@ -84,7 +84,7 @@ class Fairness:
                 application.application_id,
                 application.start_tag,
                 application.finish_tag,
-                max(application.predicted_cost, application.expected_cost),
+                application.prediction,
                 reason,
             )
         )

@@ -78,7 +78,7 @@ def _ledgers_stay_within_limits(core: SchedulerCore) -> None:
 
 def _tags_follow_costs(core: SchedulerCore) -> None:
     for application in core.applications.values():
-        cost = max(application.predicted_cost, application.expected_cost)
+        cost = application.prediction
         tag = application.start_tag + cost / application.spec.weight
         close = abs(tag - application.finish_tag) <= 1e-6 * max(1.0, abs(tag))
         _require("a tag is start + cost/weight", close, (application.application_id, tag, application.finish_tag))

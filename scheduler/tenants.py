@@ -28,14 +28,14 @@ A tenant that a fact concerns is put in its place when the head is asked for. Al
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from scheduler.cost import memory_cost
 from scheduler.finish_heap import FinishHeap
 from scheduler.gps import ReferenceClock, ReferenceFinish
 from scheduler.policies import create_policy
-from scheduler.policies.contract import ApplicationFacts, CallFacts, Policy
+from scheduler.policies.contract import ApplicationFacts, CallFacts, Policy, RunningCall
 from scheduler.settings import CoreSettings, Flows
 from scheduler.types import CallKey
 
@@ -83,6 +83,7 @@ class TenantLevel(Policy):
         pattern = create()
         self.name, self.summary, self.needs = pattern.name, pattern.summary, pattern.needs
         self.follows_service, self.service_demotes = pattern.follows_service, pattern.service_demotes
+        self.service_adds_up = pattern.service_adds_up
         self.ages, self.cost, self.orders_by_tag = pattern.ages, pattern.cost, pattern.orders_by_tag
         self.left_to_chance = pattern.left_to_chance
         self._create = create
@@ -112,6 +113,19 @@ class TenantLevel(Policy):
             return self._tenants[call.application.tenant].policy.rank(call)
         tenant, application = self._tenants[call.application.tenant], self._applications[call.key.application_id]
         return tenant.tag(application)
+
+    def steady_tokens(self, first: ApplicationFacts, running: Sequence[RunningCall]) -> int:
+        """Until the head of any tenant that waits may change, and with it the tenant's tag."""
+        of_tenant: dict[str, list[RunningCall]] = {}
+        for one in running:
+            of_tenant.setdefault(one.facts.application.tenant, []).append(one)
+        return min(self._steady_tokens_of(name, of_tenant.get(name, ())) for name in self._waiting)
+
+    def _steady_tokens_of(self, name: str, running: Sequence[RunningCall]) -> int:
+        policy = self._tenants[name].policy
+        key = policy.head()
+        assert key is not None
+        return policy.steady_tokens(self._applications[key.application_id].facts, running)
 
     def tenant_count(self) -> int:
         return len(self._tenants)

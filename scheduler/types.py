@@ -14,6 +14,7 @@ MAX_TOKENS = 2**31 - 1
 MAX_WEIGHT = 1e6
 MIN_WEIGHT = 1e-6
 MAX_COST = 1e18
+MAX_COST_DEVIATION = 3.0
 MAX_TIME_S = 1e9
 
 
@@ -51,14 +52,23 @@ class CallSpec:
             raise ValueError(f"call {self.call_id!r} names a dependency twice: {self.after}")
 
 
+_MOST = {
+    "predicted_cost": MAX_COST,
+    "cost_deviation": MAX_COST_DEVIATION,
+    "deadline_s": MAX_TIME_S,
+    "period_s": MAX_TIME_S,
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicationSpec:
     """One run of an agent, as it is known at its arrival.
 
     `predicted_cost` is in token-iterations; None takes the sum over `calls`. An `open` application may reveal
-    further calls until it is closed. `deadline_s` counts from its arrival, `period_s` is how often such a run comes;
-    only policies of deadlines look at them. Raises ValueError on a weight outside [1e-6, 1e6], or a cost, deadline or
-    period that is not finite and positive.
+    further calls until it is closed; `cost_deviation`, that of the predicted cost's natural logarithm, says how its
+    rest is estimated from what is known (`scheduler.revealed_work`). `deadline_s` counts from its arrival, `period_s`
+    is how often such a run comes; only policies of deadlines look at them. Raises ValueError on a weight outside
+    [1e-6, 1e6], or a cost, deviation, deadline or period that is not finite and positive, or too large.
     """
 
     application_id: str
@@ -70,11 +80,12 @@ class ApplicationSpec:
     open: bool = False
     deadline_s: float | None = None
     period_s: float | None = None
+    cost_deviation: float | None = None
 
     def __post_init__(self) -> None:
         if not MIN_WEIGHT <= self.weight <= MAX_WEIGHT:
             raise ValueError(f"weight must lie in [{MIN_WEIGHT}, {MAX_WEIGHT}], got {self.weight}")
-        for name, most in (("predicted_cost", MAX_COST), ("deadline_s", MAX_TIME_S), ("period_s", MAX_TIME_S)):
+        for name, most in _MOST.items():
             value = getattr(self, name)
             if value is not None and not 0 < value <= most:
                 raise ValueError(f"{name} must lie in (0, {most}], got {value}")

@@ -1,6 +1,6 @@
 """The events of one application, numbered from 1, for any number of readers, each at its own pace.
 
-A stream holds a few events a call; it is kept as long as its application is.
+A stream holds a few events a call, `max_kept` of them at most; it is kept as long as its application is.
 """
 
 from __future__ import annotations
@@ -15,14 +15,19 @@ from cluster.clock import wall_s
 class EventStream:
     """Appended to by one writer; followed by readers until it is closed."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_kept: int | None = None) -> None:
         self.closed = False
-        self._events: list[dict[str, Any]] = []
+        self._max_kept = max_kept
+        self._events: dict[int, dict[str, Any]] = {}
+        self._last = 0
         self._changed = asyncio.Event()
 
     def add(self, event: str, **fields: Any) -> None:
-        """Append one event."""
-        self._events.append({"id": len(self._events) + 1, "event": event, "time_s": wall_s(), **fields})
+        """Append one event; the oldest is forgotten where there are more than are kept."""
+        self._last += 1
+        self._events[self._last] = {"id": self._last, "event": event, "time_s": wall_s(), **fields}
+        if self._max_kept is not None and len(self._events) > self._max_kept:
+            del self._events[next(iter(self._events))]
         self._wake()
 
     def close(self) -> None:
@@ -31,13 +36,13 @@ class EventStream:
         self._wake()
 
     async def follow(self, after: int = 0) -> AsyncGenerator[dict[str, Any]]:
-        """Events with numbers above `after`, those to come included."""
+        """Events with numbers above `after` that are kept, those to come included."""
         position = max(0, after)
         while True:
             changed = self._changed
-            while position < len(self._events):
-                position += 1
-                yield self._events[position - 1]
+            while position < self._last:
+                position = max(position + 1, next(iter(self._events)))
+                yield self._events[position]
             if self.closed:
                 return
             await changed.wait()

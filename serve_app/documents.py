@@ -44,9 +44,12 @@ CHAT_PATH = "/v1/chat/completions"
 COMPLETIONS_PATH = "/v1/completions"
 
 OPEN_REASON = (
-    "an application of the form open=true is not sent as a document: send its calls one by one to "
-    "/v1/chat/completions or /v1/completions with the same application_id, and close it with "
-    "POST /v1/applications/{id}/close"
+    "an open application has no calls at its beginning: send them one by one to /v1/chat/completions or "
+    "/v1/completions with its application_id, and close it with POST /v1/applications/{id}/close"
+)
+PARENT_REASON = (
+    "only an open application can be a part of another one: send the calls of a sub-agent one by one to "
+    "/v1/chat/completions or /v1/completions"
 )
 RESERVED_FIELDS: dict[str, str] = {
     "stream": "results of an application are read from its status or its events",
@@ -109,14 +112,16 @@ class CallDocument(BaseModel):
 
 
 class ApplicationDocument(BaseModel):
-    """A whole application: its calls and their dependencies, known at arrival.
+    """A whole application: its calls and their dependencies, known at arrival; or an `open` one, without calls as yet.
 
-    `deadline_s` (from its arrival) and `period_s` (how often such a run comes) matter to policies of deadlines only.
+    An open one that names its `parent_application_id` is a sub-agent: its calls are its parent's. `deadline_s` (from
+    its arrival) and `period_s` (how often such a run comes) matter to policies of deadlines only.
     """
 
     model_config = _STRICT
 
     application_id: Annotated[str, Field(pattern=ID_PATTERN)] | None = None
+    parent_application_id: Annotated[str, Field(pattern=ID_PATTERN)] | None = None
     application_type: Annotated[str, Field(pattern=TYPE_PATTERN)] = "unknown"
     weight: Annotated[float, Field(ge=MIN_WEIGHT, le=MAX_WEIGHT, allow_inf_nan=False)] = 1.0
     deadline_s: Seconds | None = None
@@ -130,8 +135,12 @@ class ApplicationDocument(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.open and self.calls:
+            raise invalid("calls", OPEN_REASON)
         if self.open:
-            raise invalid("open", OPEN_REASON)
+            return self
+        if self.parent_application_id is not None:
+            raise invalid("parent_application_id", PARENT_REASON)
         if not self.calls:
             raise invalid("calls", "calls: an application has at least one call")
         self._calls_by_name = _calls_by_name(self.calls)

@@ -1,16 +1,18 @@
 """One OpenAI request on its way: counted, predicted, announced to the scheduler, answered by the granted replica.
 
 The request's bytes go to the replica as they came; the scheduler learns numbers and names only. Traffic that
-names no application belongs to one open application of its tenant, which ends when it is idle.
+names no application belongs to one open application of its API key, which ends when it is idle.
 """
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
 
 from cluster.call_path import AnswerBroken, Replicas, run_call
 from cluster.messages import CallRequest
@@ -18,6 +20,7 @@ from cluster.scheduler_link import CallRefused, SchedulerLink
 from scheduler.actions import Refusal
 from scheduler.events import CallReady, CallRevealed
 from scheduler.types import ApplicationSpec, CallKey, CallSpec
+from serve_app.application_prompts import prompt_of_request
 from serve_app.errors import from_refusal, invalid
 from serve_app.inference_request import InferenceRequest
 from serve_app.predictions import Predictions
@@ -27,9 +30,17 @@ from serve_app.tenants import DEFAULT_TENANT, in_tenants_words, scoped_id
 from serve_app.token_counting import TokenCounter
 
 ANONYMOUS_APPLICATION = "~anonymous"
-"""The application of requests that name none. No client can name it: it lies outside `documents.ID_PATTERN`."""
+"""The application of requests that name none, with a suffix for those that have a key.
+
+No client can name it: it lies outside `documents.ID_PATTERN`.
+"""
+LONG_PROMPT_CHARACTERS = 1_000
+"""From here on a model judges a prompt in a thread: it takes a millisecond for the longest."""
 _CONNECTION_HEADERS = frozenset({b"host", b"content-length", b"connection", b"transfer-encoding"})
 _DROPPED_HEADERS = _CONNECTION_HEADERS | {b"priority", b"authorization"}
+
+Expected = TypeVar("Expected")
+Opening = Callable[[], Awaitable[CallRevealed]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +82,7 @@ class Inference:
         self._max_model_len = max_model_len
         self.default_max_tokens = min(settings.default_max_tokens, max_model_len or settings.default_max_tokens)
         self._in_flight = 0
+        self._judging = asyncio.Semaphore(1)
 
     def check_room(self, unfinished_calls: int, new_calls: int) -> None:
         """Raises ApiError: 429 when these calls are too many beside the unfinished ones, 400 when they always are."""
@@ -103,17 +115,11 @@ class Inference:
     ) -> tuple[CallKey, AsyncGenerator[dict[str, Any]]]:
         """Reveal the request as a call of its (open) application; its key and its answer's ASGI messages."""
         hints = counted.request.hints
-        application_id = scoped_id(tenant, hints.application_id or ANONYMOUS_APPLICATION)
+        application_id = scoped_id(tenant, hints.application_id or _anonymous(hints.key_group))
         key = CallKey(application_id, f"call-{uuid.uuid4().hex[:16]}")
         kind = hints.application_type or "unknown"
-        predicted = self.predict(key, kind, counted, "chat" if counted.request.is_chat else "completion")
-        opens = ApplicationSpec(
-            application_id=key.application_id,
-            application_type=kind,
-            tenant=tenant,
-            predicted_cost=self.predictions.application_cost(kind),
-            open=True,
-        )
+        stage = hints.stage or ("chat" if counted.request.is_chat else "completion")
+        predicted = self.predict(key, kind, counted, stage, tenant)
         call = CallSpec(
             call_id=key.call_id,
             prompt_tokens=counted.prompt_tokens,
@@ -121,8 +127,28 @@ class Inference:
             max_output_tokens=counted.max_output_tokens,
             sequences=counted.request.sequences,
         )
-        reveal = CallRevealed(key.application_id, call, opens)
-        return key, self._tracked(key, counted, predicted, headers, reveal)
+        opening = partial(
+            self._opening,
+            counted.request,
+            ApplicationSpec(application_id=key.application_id, application_type=kind, tenant=tenant, open=True),
+            call,
+        )
+        return key, self._tracked(key, counted, predicted, headers, opening)
+
+    async def opening(
+        self, application_id: str, application_type: str, tenant: str, **stated: float | None
+    ) -> ApplicationSpec:
+        """An application whose calls come one by one, before the first: it will cost what its type leads to expect.
+
+        `stated`: its weight, deadline and period.
+        """
+        expected = await self.expected(self.predictions.of_open, application_type, "")
+        spec = ApplicationSpec(
+            application_id=application_id, application_type=application_type, tenant=tenant, open=True
+        )
+        if expected is not None:
+            spec = replace(spec, predicted_cost=expected.cost, cost_deviation=expected.deviation)
+        return replace(spec, **stated)  # type: ignore[arg-type]
 
     def answer_member(
         self, key: CallKey, counted: CountedCall, predicted_output_tokens: int
@@ -131,9 +157,36 @@ class Inference:
         headers = ((b"content-type", b"application/json"),)
         return self._tracked(key, counted, predicted_output_tokens, headers, None)
 
-    def predict(self, key: CallKey, application_type: str, counted: CountedCall, stage: str) -> int:
+    def predict(
+        self, key: CallKey, application_type: str, counted: CountedCall, stage: str, tenant: str = DEFAULT_TENANT
+    ) -> int:
         """Output tokens that a sequence of this call is expected to make."""
-        return self.predictions.output_tokens(key, application_type, stage, counted.max_output_tokens)
+        most, prompt_tokens = counted.max_output_tokens, counted.prompt_tokens
+        return self.predictions.output_tokens(key, application_type, stage, most, prompt_tokens, tenant)
+
+    async def expected(self, ask: Callable[[str, str], Expected], application_type: str, prompt: str) -> Expected:
+        """What `ask`, a method of the predictions, says of an application; of a long prompt, off the event loop."""
+        if self.predictions.model is None or len(prompt) < LONG_PROMPT_CHARACTERS:
+            return ask(application_type, prompt)
+        async with self._judging:
+            return await asyncio.to_thread(ask, application_type, prompt)
+
+    async def _opening(self, request: InferenceRequest, opens: ApplicationSpec, call: CallSpec) -> CallRevealed:
+        """The call as the scheduler hears of it, with what its application is expected to cost, where it is the first.
+
+        Requests that name no application have nothing in common, so that the first says nothing of the others.
+        """
+        underway = self.predictions.underway
+        known = underway.get(opens.application_id)
+        if known is None:
+            prompt = prompt_of_request(request) if request.hints.application_id is not None else ""
+            expected = await self.expected(self.predictions.of_open, opens.application_type, prompt)
+            underway.begin(opens.application_id, prompt, expected)
+        else:
+            expected = known.expected
+        if expected is not None:
+            opens = replace(opens, predicted_cost=expected.cost, cost_deviation=expected.deviation)
+        return CallRevealed(opens.application_id, call, opens)
 
     async def _tracked(
         self,
@@ -141,13 +194,14 @@ class Inference:
         counted: CountedCall,
         predicted: int,
         headers: tuple[tuple[bytes, bytes], ...],
-        reveal: CallRevealed | None,
+        opening: Opening | None,
     ) -> AsyncGenerator[dict[str, Any]]:
-        if reveal is not None and self._in_flight >= self._settings.max_calls_in_flight:
+        if opening is not None and self._in_flight >= self._settings.max_calls_in_flight:
             raise from_refusal(Refusal.BUSY, f"this ingress has {self._in_flight} calls in flight, the most allowed")
         self._in_flight += 1
         ready = CallReady(*key, counted.prompt_tokens, predicted, counted.prefix)
         try:
+            reveal = None if opening is None else await opening()
             answer = run_call(self.link, self._replicas, ready, _request(key, counted, headers), reveal)
             async with aclosing(answer):
                 async for message in answer:
@@ -160,6 +214,10 @@ class Inference:
             raise from_refusal(Refusal.LOST, str(broken)) from broken
         finally:
             self._in_flight -= 1
+
+
+def _anonymous(key_group: str) -> str:
+    return f"{ANONYMOUS_APPLICATION}.{key_group}" if key_group else ANONYMOUS_APPLICATION
 
 
 def _length_field(request: InferenceRequest) -> str:

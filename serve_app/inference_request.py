@@ -7,7 +7,9 @@ generate beyond the lease of their call. Fields that this module does not know p
 
 The application of a request is the first hint that `ID_HINTS` finds, in its order: what names an application
 outright comes before the session ids of agents, the body before the headers, and the cache key (which may be
-shared by many runs) comes last.
+shared by many runs) comes last. A request that names a parent (`PARENT_HINTS`) comes from a sub-agent and belongs to
+the parent's application (`serve_app.sub_agents`). `STAGE_HINTS` name the kind of call that it is within its
+application, by which lengths are learnt. Requests without any hint are told apart by their API key alone.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from serve_app.chat_messages import check_messages
 from serve_app.documents import CHAT_PATH, COMPLETIONS_PATH, ID_PATTERN, TYPE_PATTERN
 from serve_app.errors import ApiError, invalid
 from serve_app.json_body import parse_object
+from serve_app.prompt_templates import NAME_PATTERN
 from serve_app.sampling_fields import check_numbers, check_text
+from serve_app.tenants import key_group
 
 COMPLETIONS_DEFAULT_TOKENS = 16
 MAX_TOKEN_ID = 2**31 - 1
@@ -52,6 +56,16 @@ ID_HINTS: tuple[Hint, ...] = (
     Hint("header", "x-session-id"),
     Hint("body", "prompt_cache_key"),
 )
+PARENT_HINTS: tuple[Hint, ...] = (
+    Hint("body", "parent_application_id", exact=True),
+    Hint("header", "x-parent-application-id", exact=True),
+    Hint("metadata", "parent_application_id", exact=True),
+)
+STAGE_HINTS: tuple[Hint, ...] = (
+    Hint("body", "stage", exact=True),
+    Hint("header", "x-stage", exact=True),
+    Hint("metadata", "stage", exact=True),
+)
 TYPE_HINTS: tuple[Hint, ...] = (
     Hint("body", "application_type", exact=True),
     Hint("header", "x-application-type", exact=True),
@@ -65,14 +79,21 @@ REFUSED_FIELDS: dict[str, str] = {
 
 _ID = re.compile(ID_PATTERN)
 _TYPE = re.compile(TYPE_PATTERN)
+_STAGE = re.compile(NAME_PATTERN)
 
 
 @dataclass(frozen=True, slots=True)
 class ApplicationHints:
-    """What a request says about its application; None where it says nothing."""
+    """What a request says about its application; None where it says nothing.
+
+    `key_group` is the same for requests with the same API key, and empty for those without one.
+    """
 
     application_id: str | None = None
     application_type: str | None = None
+    parent_id: str | None = None
+    stage: str | None = None
+    key_group: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,8 +225,13 @@ def _token_prompt(path: str, tokens: list[Any]) -> tuple[int, ...]:
 
 def _hints(fields: Mapping[str, Any], headers: Mapping[str, str]) -> ApplicationHints:
     lowered = {name.lower(): value for name, value in headers.items()}
-    application_type = _first_hint(TYPE_HINTS, _TYPE, fields, lowered)
-    return ApplicationHints(_first_hint(ID_HINTS, _ID, fields, lowered), application_type)
+    return ApplicationHints(
+        application_id=_first_hint(ID_HINTS, _ID, fields, lowered),
+        application_type=_first_hint(TYPE_HINTS, _TYPE, fields, lowered),
+        parent_id=_first_hint(PARENT_HINTS, _ID, fields, lowered),
+        stage=_first_hint(STAGE_HINTS, _STAGE, fields, lowered),
+        key_group=key_group(lowered.get("authorization")),
+    )
 
 
 def _first_hint(

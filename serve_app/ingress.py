@@ -14,7 +14,7 @@ import json
 import logging
 import re
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, NoReturn
 
 from fastapi import FastAPI, Request
@@ -34,22 +34,25 @@ from scheduler.events import ApplicationCancelled, ApplicationClosed
 from serve_app.application_status import bare_explanation, status_from_explanation, status_from_record
 from serve_app.authentication import KeyCheck, Tenant
 from serve_app.cluster_errors import install_cluster_handlers, within_answer_time
-from serve_app.documents import ID_PATTERN, parse_application
-from serve_app.errors import engine_error, from_refusal, install_handlers
+from serve_app.documents import ID_PATTERN, ApplicationDocument, parse_application
+from serve_app.errors import ApiError, engine_error, from_refusal, install_handlers
 from serve_app.http_requests import bounded_body, forwarded_get, last_event_id, server_sent
 from serve_app.inference import Inference, forwarded_headers
 from serve_app.inference_request import parse_inference
+from serve_app.live_predictor import LivePredictor
+from serve_app.open_applications import OpenApplications, new_id
 from serve_app.peers import Peers
-from serve_app.predictions import Predictions
 from serve_app.relay import relay
 from serve_app.runner import ApplicationRunner
 from serve_app.settings import ServingSettings
+from serve_app.sub_agents import Families
 from serve_app.tenants import DEFAULT_TENANT, ApiKeys, bare_id, scoped_id
 from serve_app.token_counting import TokenCounter, create_counter
 
 logger = logging.getLogger("ray.serve")
 
 DEPLOYMENT = "Ingress"
+APPLICATIONS_PATH = "/v1/applications"
 http = FastAPI(title="Justitia on Ray Serve", docs_url="/docs", openapi_url="/openapi.json")
 install_handlers(http)
 install_cluster_handlers(http)
@@ -111,19 +114,22 @@ class Ingress:
         self._replicas = ServeReplicas(engine_handle)
         watch(engine_handle)
         self._link = SchedulerLink(context.replica_id.unique_id, self._scheduler, self._live_replicas)
-        predictions = Predictions()
-        self._link.listen_to_all(predictions.note)
+        self._predictor = LivePredictor(self._settings.ingress, context.replica_id.unique_id)
+        await self._predictor.start()
+        self._link.listen_to_all(self._predictor.predictions.note)
         self._counter = await create_counter(self._settings.engine)
         self._inference = Inference(
             self._link,
             self._replicas,
             self._counter,
-            predictions,
+            self._predictor.predictions,
             self._settings.ingress,
             self._settings.engine.max_model_len,
         )
         self._runner = ApplicationRunner(self._inference, self._settings.ingress.max_applications_kept)
+        self._open = OpenApplications(self._link, self._settings.ingress.max_applications_kept)
         self._peers = Peers(DEPLOYMENT, self._application, context.replica_id.unique_id)
+        self._families = Families(self._peers, self._open.type_of)
         self._link.start()
 
     def _live_replicas(self) -> frozenset[str]:
@@ -134,11 +140,11 @@ class Ingress:
     async def submit_application(
         self, document: dict[str, Any] | bytes, tenant: str = DEFAULT_TENANT
     ) -> dict[str, Any]:
-        """Start a DAG of calls (see `serve_app.documents`); returns its status. Raises ApiError."""
+        """Start a DAG of calls, or an open application (see `serve_app.documents`); its status. Raises ApiError."""
         parsed = parse_application(document)
-        if parsed.application_id is not None and await self._peers.holder(parsed.application_id, tenant) is not None:
-            message = f"application {parsed.application_id!r} exists already"
-            raise from_refusal(Refusal.DUPLICATE_ID, message, "application_id")
+        if parsed.open:
+            return await self._begin(parsed, tenant)
+        await self._require_free(parsed.application_id, tenant)
         return (await self._runner.submit(parsed, tenant)).model_dump()
 
     async def get_application(self, application_id: str, tenant: str = DEFAULT_TENANT) -> dict[str, Any]:
@@ -146,6 +152,8 @@ class Ingress:
         named = _named(application_id, tenant)
         if self._runner.holds(named):
             return self._runner.get(named).status().model_dump()
+        if self._open.holds(named):
+            return await self._open_application(named)
         peer = await self._peers.holder(application_id, tenant)
         if peer is not None:
             status: dict[str, Any] = await within_answer_time(peer.get_application.remote(application_id, tenant))
@@ -162,7 +170,12 @@ class Ingress:
 
     async def holds_application(self, application_id: str, tenant: str = DEFAULT_TENANT) -> bool:
         """Does this ingress hold the application?"""
-        return self._runner.holds(_named(application_id, tenant))
+        named = _named(application_id, tenant)
+        return self._runner.holds(named) or self._open.holds(named)
+
+    async def note_sub_agent(self, application_id: str, parent_id: str, tenant: str = DEFAULT_TENANT) -> None:
+        """Another ingress has met a sub-agent."""
+        self._families.known.learn(_named(application_id, tenant), _named(parent_id, tenant))
 
     async def application_events(
         self, application_id: str, after: int = 0, tenant: str = DEFAULT_TENANT
@@ -188,7 +201,7 @@ class Ingress:
         named = _named(application_id, tenant)
         if self._runner.holds(named):
             return self._runner.cancel(named).model_dump()
-        peer = await self._peers.holder(application_id, tenant)
+        peer = None if self._open.holds(named) else await self._peers.holder(application_id, tenant)
         if peer is not None:
             status: dict[str, Any] = await within_answer_time(peer.cancel_application.remote(application_id, tenant))
             return status
@@ -205,6 +218,28 @@ class Ingress:
     async def scheduler_overview(self) -> dict[str, Any]:
         """The scheduler's state in a few numbers."""
         return await within_answer_time(self._scheduler.overview())
+
+    async def predictor_status(self) -> list[dict[str, Any]]:
+        """What predicts in each ingress, how it came to it, and what went wrong."""
+        return [await self.local_predictor_status(), *await self._peers.predictors()]
+
+    async def local_predictor_status(self) -> dict[str, Any]:
+        """As `predictor_status`, of this ingress."""
+        return {"ingress": self._link.ingress_id, **self._predictor.status()}
+
+    async def rollback_predictor(self) -> list[dict[str, Any]]:
+        """Have each ingress predict with the version before its present one; their status. Raises ApiError 409."""
+        done = [await self.local_rollback(), *await self._peers.rollbacks()]
+        if not any(done):
+            raise ApiError(409, "no ingress has a version before the present one")
+        return await self.predictor_status()
+
+    async def local_rollback(self) -> bool:
+        """As `rollback_predictor`, of this ingress; False where it has no version before."""
+        with suppress(LookupError):
+            await self._predictor.rollback()
+            return True
+        return False
 
     async def infer(self, path: str, body: dict[str, Any], tenant: str = DEFAULT_TENANT) -> dict[str, Any]:
         """One OpenAI request (`/v1/chat/completions` or `/v1/completions`), answered whole. Raises ApiError."""
@@ -230,11 +265,33 @@ class Ingress:
                     yield message["body"]
 
     async def _inference_messages(self, path: str, body: bytes, tenant: str) -> AsyncGenerator[dict[str, Any]]:
-        counted = await self._inference.count(parse_inference(path, {}, body))
+        counted = await self._inference.count(await self._families.in_its_root(parse_inference(path, {}, body), tenant))
         _, messages = self._inference.answer_open(counted, ((b"content-type", b"application/json"),), tenant)
         async with aclosing(messages):
             async for message in messages:
                 yield message
+
+    async def _begin(self, document: ApplicationDocument, tenant: str) -> dict[str, Any]:
+        """Begin an open application, or find the one that a sub-agent belongs to; its status. Raises ApiError."""
+        bare, parent = document.application_id, document.parent_application_id
+        if parent is not None:
+            bare = await self._families.root_of(bare or parent, parent, tenant)
+            with suppress(ApiError):
+                return await self._open_application(_named(bare, tenant))
+        await self._require_free(bare, tenant)
+        named = _named(bare or new_id(), tenant)
+        stated = document.model_dump(include={"weight", "deadline_s", "period_s"})
+        await self._open.begin(await self._inference.opening(named, document.application_type, tenant, **stated))
+        return await self._open_application(named)
+
+    async def _require_free(self, application_id: str | None, tenant: str) -> None:
+        """Raises ApiError 409 for an id that an application has already, here or at another ingress."""
+        if application_id is None:
+            return
+        held = await self.holds_application(application_id, tenant)
+        if held or await self._peers.holder(application_id, tenant) is not None:
+            message = f"application {application_id!r} exists already"
+            raise from_refusal(Refusal.DUPLICATE_ID, message, "application_id")
 
     async def _open_application(self, named: str) -> dict[str, Any]:
         """The status of an application that came call by call, as the scheduler knows it."""
@@ -251,9 +308,13 @@ class Ingress:
         named = _named(application_id, tenant)
         if self._runner.holds(named):
             return self._runner.events(named, after)
+        if self._open.holds(named):
+            return self._open.events(named, after)
         peer = await self._peers.holder(application_id, tenant)
         if peer is None:
-            message = f"no events of {application_id!r}: events exist for applications that were submitted whole"
+            message = (
+                f"no events of {application_id!r}: they exist for applications that POST {APPLICATIONS_PATH} began"
+            )
             raise from_refusal(Refusal.UNKNOWN_APPLICATION, message)
         return _peer_events(peer, application_id, after, tenant)
 
@@ -271,6 +332,9 @@ class Ingress:
         counter: TokenCounter | None = getattr(self, "_counter", None)
         if counter is not None:
             counter.close()
+        predictor: LivePredictor | None = getattr(self, "_predictor", None)
+        if predictor is not None:
+            await predictor.close()
 
     # ---- HTTP
 
@@ -279,7 +343,7 @@ class Ingress:
     async def _http_infer(self, request: Request, tenant: Tenant) -> Response:
         body = await bounded_body(request, self._settings.ingress.max_body_bytes)
         inference = parse_inference(request.url.path, request.headers, body)
-        counted = await self._inference.count(inference)
+        counted = await self._inference.count(await self._families.in_its_root(inference, tenant))
         key, messages = self._inference.answer_open(counted, forwarded_headers(request.headers.raw), tenant)
         names = {"x-application-id": bare_id(key.application_id), "x-call-id": key.call_id}
         return await relay(request, messages, names)
@@ -332,3 +396,13 @@ class Ingress:
     @http.get("/v1/scheduler")
     async def _http_overview(self) -> Response:
         return JSONResponse(await self.scheduler_overview())
+
+    @http.get("/v1/predictor")
+    async def _http_predictor(self) -> Response:
+        return JSONResponse({"data": await self.predictor_status()})
+
+    @http.post("/v1/predictor/rollback")
+    async def _http_rollback(self, tenant: Tenant) -> Response:
+        if self._keys.required and tenant not in self._settings.ingress.operators:
+            raise ApiError(403, "every tenant's predictions would change: this is for those in `ingress.operators`")
+        return JSONResponse({"data": await self.rollback_predictor()})

@@ -43,11 +43,26 @@ class Peers:
         answers = await asyncio.gather(*(_answer(question) for question in questions))
         return next((peer for peer, holds in zip(peers, answers, strict=True) if holds), None)
 
+    async def learn_sub_agent(self, application_id: str, parent_id: str, tenant: str) -> None:
+        """Tell the other ingresses of a sub-agent; one that does not answer in time learns of it another time."""
+        told = (peer.note_sub_agent.remote(application_id, parent_id, tenant) for peer in await self.all())
+        await asyncio.gather(*(_answer(answer) for answer in told))
+
     async def applications(self, tenant: str) -> list[dict[str, Any]]:
         """A tenant's applications that the other ingresses hold, without their calls."""
         peers = await self.all()
         answers = await asyncio.gather(*(_answer(peer.local_applications.remote(tenant)) for peer in peers))
         return [status for statuses in answers for status in statuses or ()]
+
+    async def predictors(self) -> list[dict[str, Any]]:
+        """What predicts in each of the other ingresses that answer in time."""
+        answers = await asyncio.gather(*(_answer(peer.local_predictor_status.remote()) for peer in await self.all()))
+        return [status for status in answers if status is not None]
+
+    async def rollbacks(self) -> list[bool]:
+        """Have the other ingresses go back a version; whether each of those that answer in time did."""
+        answers = await asyncio.gather(*(_answer(peer.local_rollback.remote()) for peer in await self.all()))
+        return [answer is True for answer in answers]
 
     async def _ids(self) -> frozenset[str]:
         if self._handle is None:

@@ -33,6 +33,7 @@ from scheduler.actions import (
 from scheduler.events import ApplicationArrived, ApplicationCancelled
 from scheduler.types import ApplicationRecord, ApplicationSpec, CallKey, CallSpec
 from serve_app.application_events import EventStream
+from serve_app.application_prompts import prompt_of_document
 from serve_app.application_status import record_fields
 from serve_app.documents import ApplicationDocument, ApplicationStatus, CallStatus
 from serve_app.errors import ApiError, engine_error, from_refusal
@@ -260,7 +261,7 @@ class ApplicationRunner:
         run = self._runs[application_id] = Run(application_id, document, tenant)
         try:
             counted = {name: await self._count(run, name) for name in run.roots}
-            spec = self._spec(run, counted)
+            spec = await self._spec(run, counted)
         except BaseException:  # the scheduler has not heard of it
             del self._runs[application_id]
             raise
@@ -371,7 +372,7 @@ class ApplicationRunner:
 
     async def _outputs(self, run: Run, name: str, counted: CountedCall) -> list[str]:
         key = CallKey(run.application_id, name)
-        predicted = self._inference.predict(key, run.document.application_type, counted, name)
+        predicted = self._inference.predict(key, run.document.application_type, counted, name, run.tenant)
         status, body = await drain(self._inference.answer_member(key, counted, predicted))
         if status != 200:
             raise engine_error(status, body)
@@ -385,8 +386,12 @@ class ApplicationRunner:
 
     # ---- what the scheduler is told at arrival
 
-    def _spec(self, run: Run, counted: dict[str, CountedCall]) -> ApplicationSpec:
+    async def _spec(self, run: Run, counted: dict[str, CountedCall]) -> ApplicationSpec:
         """The application in numbers; prompts that hold answers to come are estimated from predictions."""
+        predictions = self._inference.predictions
+        prompt, kind = prompt_of_document(run.document), run.document.application_type
+        cost = await self._inference.expected(predictions.of_graph, kind, prompt)
+        predictions.underway.begin(run.application_id, prompt)
         predicted: dict[str, int] = {}
         specs: dict[str, CallSpec] = {}
         for name in run.document.order():
@@ -395,8 +400,9 @@ class ApplicationRunner:
             run.calls[name].prompt_tokens = specs[name].prompt_tokens
         return ApplicationSpec(
             application_id=run.application_id,
-            application_type=run.document.application_type,
+            application_type=kind,
             tenant=run.tenant,
+            predicted_cost=cost,
             weight=run.document.weight,
             deadline_s=run.document.deadline_s,
             period_s=run.document.period_s,
@@ -410,12 +416,13 @@ class ApplicationRunner:
         max_tokens = call.max_tokens or (
             self._inference.default_max_tokens if call.is_chat else COMPLETIONS_DEFAULT_TOKENS
         )
-        key = CallKey(run.application_id, name)
+        prompt_tokens = counted.prompt_tokens if counted is not None else max(1, own_tokens + inserted_tokens)
+        key, kind = CallKey(run.application_id, name), run.document.application_type
         return CallSpec(
             call_id=name,
-            prompt_tokens=counted.prompt_tokens if counted is not None else max(1, own_tokens + inserted_tokens),
+            prompt_tokens=prompt_tokens,
             predicted_output_tokens=self._inference.predictions.output_tokens(
-                key, run.document.application_type, name, max_tokens
+                key, kind, name, max_tokens, prompt_tokens, run.tenant
             ),
             max_output_tokens=max_tokens,
             sequences=call.n,

@@ -4,7 +4,8 @@ Laws.
 1. A request's tenant follows from its API key and from nothing else in it. Where no key is configured, everybody is
    the tenant `default`; where one is, a request without a known key has no tenant (401).
 2. Of a key only its SHA-256 digest is kept, and only digests are compared. No message, log line or event holds a key,
-   nor a tenant's name as it was configured wrongly: the two may have been put the wrong way round.
+   nor a tenant's name as it was configured wrongly: the two may have been put the wrong way round. Traffic that names
+   no application is told apart by a short hash of the digest, in an id of the service's own.
 3. Inside the service an application of a tenant other than `default` is called `TENANT/ID`. Neither part can hold a
    slash, so ids of two tenants never meet. Clients give and are shown the bare id.
 """
@@ -50,6 +51,15 @@ def bare_id(scoped: str) -> str:
 def in_tenants_words(text: str, scoped: str) -> str:
     """What the service says about an application, as its tenant may read it."""
     return text.replace(scoped, bare_id(scoped))
+
+
+def key_group(authorization: str | None) -> str:
+    """A short name for "the same key as before", from an `Authorization` header; empty without one.
+
+    It is made of the key's digest by another hash, so that it is no part of what keys are compared by.
+    """
+    key = (authorization or "").strip().partition(" ")[2].strip()
+    return hashlib.sha256(f"group:{_digest(key)}".encode()).hexdigest()[:12] if key else ""
 
 
 # ---- whose a key is

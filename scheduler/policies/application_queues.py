@@ -8,6 +8,8 @@ O(log n).
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from scheduler.finish_heap import FinishHeap
 from scheduler.policies.contract import CallFacts
 from scheduler.types import CallKey
@@ -47,6 +49,12 @@ class ApplicationQueues:
     def rank(self, application_id: str, otherwise: float) -> float:
         """The rank of an application, or `otherwise` when it does not wait."""
         return self._applications.rank(application_id) if application_id in self._applications else otherwise
+
+    def gaps(self, first: str, others: Iterable[str]) -> Iterator[tuple[str, float]]:
+        """By how much the ranks of other applications lie above that of `first`; of those that wait."""
+        for name in others:
+            if name in self._applications and name != first:
+                yield name, self._applications.rank(name) - self._applications.rank(first)
 
     def head(self) -> CallKey | None:
         """The first call of the first application, or None when none waits."""

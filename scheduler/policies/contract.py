@@ -20,6 +20,7 @@ names the subject, `call.flow_weight` its weight.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
@@ -28,6 +29,9 @@ from scheduler.cost import CostModel
 from scheduler.types import CallKey
 
 MAX_PRIORITY = 2**53
+
+ALWAYS = 2**53
+"""More tokens than any call makes."""
 
 
 class Need(StrEnum):
@@ -112,6 +116,15 @@ class CallFacts:
         return cost(self.prompt_tokens, (self.predicted_output_tokens,) * self.sequences)
 
 
+@dataclass(frozen=True, slots=True)
+class RunningCall:
+    """A call that runs: each of its sequences has made `made_tokens` since the grant, and `kept_tokens` before it."""
+
+    facts: CallFacts
+    made_tokens: int
+    kept_tokens: int = 0
+
+
 class Policy(ABC):
     """One scheduling policy, made once when it is chosen. Facts it does not override do not concern it."""
 
@@ -127,6 +140,8 @@ class Policy(ABC):
     """Whether service alone (progress of running calls) may change its head."""
     service_demotes: bool = False
     """Whether service can only move the flow that gets it further back, and nobody else."""
+    service_adds_up: bool = False
+    """Whether service matters to the order by its sum alone, however late or in how many reports it is told."""
     ages: bool = False
     """Whether time alone may change its head."""
     left_to_chance: bool = False
@@ -155,6 +170,17 @@ class Policy(ABC):
     def preferred_replica(self, key: CallKey) -> str | None:
         """Where this waiting call should run if there is room; None leaves it to the core."""
         return None
+
+    def steady_tokens(self, first: ApplicationFacts, running: Sequence[RunningCall]) -> int:
+        """How many tokens each sequence that runs may make with the head sure to stay who it is, at least 0.
+
+        `first` is the application of the head, `running` are all calls that run. What they have made has been told,
+        nothing else happens, and none makes more than was predicted of it. Too little may be said, never too much.
+        """
+        if not self.follows_service:
+            return ALWAYS
+        demotes_others = self.service_demotes and all(one.facts.flow != first.flow for one in running)
+        return ALWAYS if demotes_others else 0
 
     def tenant_count(self) -> int:
         """Tenants among whom it shares at present."""

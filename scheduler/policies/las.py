@@ -34,6 +34,7 @@ class LeastAttainedService(Policy):
     paper = "Foreground-background (Kleinrock, Queueing Systems II, 1976)"
     needs = (Need.WEIGHTS, Need.PREEMPTION)
     follows_service = True
+    service_adds_up = True
     service_demotes = True
 
     def __init__(self, *, cost: CostModel = linear_cost) -> None:
@@ -42,7 +43,7 @@ class LeastAttainedService(Policy):
         self._attained: dict[str, float] = {}
 
     def add(self, call: CallFacts) -> None:
-        self._queues.add(call, self._attained.get(call.key.application_id, 0.0))
+        self._queues.add(call, self._rank(call))
 
     def remove(self, key: CallKey) -> None:
         self._queues.remove(key)
@@ -60,9 +61,13 @@ class LeastAttainedService(Policy):
         return self._queues.head()
 
     def rank(self, call: CallFacts) -> float | None:
-        return bounded_priority(self._attained.get(call.key.application_id, 0.0))
+        return bounded_priority(self._rank(call))
 
     def _count(self, call: CallFacts, service: float) -> None:
         application_id = call.key.application_id
-        self._attained[application_id] = self._attained.get(application_id, 0.0) + service / call.application.weight
-        self._queues.move(application_id, self._attained[application_id])
+        self._attained[application_id] = self._attained.get(application_id, 0.0) + service
+        self._queues.move(application_id, self._rank(call))
+
+    def _rank(self, call: CallFacts) -> float:
+        """Divided last, so that it is the same in however many reports service is told."""
+        return self._attained.get(call.key.application_id, 0.0) / call.application.weight

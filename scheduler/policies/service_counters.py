@@ -14,6 +14,8 @@ Laws:
 - **settling.** A call is charged up to a total that depends on what it has made; the difference to what it was charged
   before is added to its flow's counter. The total when it ends stays; a call that is lost and granted again is charged
   anew, for its prompt is computed again.
+- **grain.** Totals are whole multiples of `GRAIN`, so that counters up to 2³² are the same in however many reports the
+  progress of a call is told.
 
 Counters are not rebased while somebody is active: at a million tokens a second a float64 tells tokens apart for 285
 years.
@@ -23,16 +25,20 @@ add, remove and every charge are O(log n) in the flows and in the calls of the f
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
 from scheduler.finish_heap import FinishHeap
-from scheduler.policies.contract import ApplicationFacts, CallFacts, Need, Policy
+from scheduler.policies.contract import ALWAYS, ApplicationFacts, CallFacts, Need, Policy, RunningCall
 from scheduler.policies.flow_queues import FlowQueues
 from scheduler.types import CallKey
 
 MAX_DEBTS = 512
 """Flows that left and are remembered with what they were charged beyond the others."""
+
+GRAIN = 2.0**-20
+"""The smallest charge, in the unit of a counter."""
 
 
 @dataclass(slots=True)
@@ -67,6 +73,12 @@ class ServiceCounters:
     def head(self) -> CallKey | None:
         flow = self._waiting.peek()
         return None if flow is None else self._queues.first(flow).key
+
+    def lead(self) -> float:
+        """By how much the first waiting flow's counter lies below those of all others that wait."""
+        first = self._waiting.peek()
+        others = (self._waiting.rank(flow) for flow in self._waiting if flow != first)
+        return min(others, default=inf) - (0.0 if first is None else self._waiting.rank(first))
 
     def arrive(self, application: ApplicationFacts) -> None:
         flow = application.flow
@@ -124,6 +136,7 @@ class CounterPolicy(Policy):
     needs: tuple[Need, ...] = (Need.WEIGHTS,)
     shares_among_flows = True
     follows_service = True
+    service_adds_up = True
 
     def __init__(self) -> None:
         self._counters = ServiceCounters()
@@ -143,6 +156,27 @@ class CounterPolicy(Policy):
 
     def head(self) -> CallKey | None:
         return self._counters.head()
+
+    def steady_tokens(self, first: ApplicationFacts, running: Sequence[RunningCall]) -> int:
+        """While what the head's flow is charged leaves its counter below the others', as if these stayed."""
+        own = [one for one in running if one.facts.flow == first.flow]
+        if not own:
+            return ALWAYS
+        lead = self._counters.lead()
+        low, high = 0, max(one.facts.predicted_output_tokens for one in own)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if sum(self._charge_ahead(one, middle) for one in own) < lead:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _charge_ahead(self, one: RunningCall, tokens: int) -> float:
+        """What a running call would be charged for so many more tokens a sequence, in its flow's unit."""
+        made = (one.made_tokens + tokens,) * one.facts.sequences
+        total = self._in_units(one.facts, self.charge_while_running(one.facts, made))
+        return total - self._charged[one.facts.key]
 
     def rank(self, call: CallFacts) -> float | None:
         return self._counters.counter(call.flow)
@@ -172,8 +206,12 @@ class CounterPolicy(Policy):
             self._settle(call, self.charge_at_end(call, output_tokens or (0,) * call.sequences))
             del self._charged[call.key]
 
-    def _settle(self, call: CallFacts, total: float) -> None:
+    def _settle(self, call: CallFacts, service: float) -> None:
+        total = self._in_units(call, service)
         difference = total - self._charged[call.key]
         self._charged[call.key] = total
         if difference:
-            self._counters.charge(call.flow, difference / self.unit(call))
+            self._counters.charge(call.flow, difference)
+
+    def _in_units(self, call: CallFacts, service: float) -> float:
+        return round(service / self.unit(call) / GRAIN) * GRAIN

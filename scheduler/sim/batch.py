@@ -177,6 +177,10 @@ class Batch:
                 high = middle - 1
         return low
 
+    def falls_short(self, iterations: int) -> bool:
+        """Are there fewer free blocks than so many iterations need? Then the order says who loses its own."""
+        return self._blocks_wanted(iterations) > self.free_blocks
+
     def run(self, iterations: int, in_order: Callable[[list[str]], list[str]]) -> Moved:
         """Do so many iterations, at most `longest_jump`. `in_order` puts leases into the policy's order."""
         duration_ns = self.duration_ns(iterations)

@@ -4,8 +4,9 @@ The core is the one of the live system and hears the same events. Engines (`sche
 at which something can change to the next. In an iteration's order: service of the iterations before is reported, calls
 that ended are told, arrivals up to now are seen, and the head of the policy's order is admitted as long as it fits.
 
-Which moments matter follows from the policy. Under one that follows service or time, the head may change in any
-iteration: such a run steps one iteration at a time while a waiting call could fit, and reports every token.
+Which moments matter follows from the policy. While a waiting call could fit, an engine stops where the policy's head
+may change: in every iteration, under one that follows time, or service in ways that it cannot foresee. What running
+calls have made is told at every stop or, where only the sum of it matters, before the order is asked for or moved.
 
 Laws: the same workload, settings and seed give the same results, to the byte; memory grows with the applications
 in the system, not with those that were; virtual time only moves forward.
@@ -36,6 +37,7 @@ from scheduler.events import (
     Resumption,
 )
 from scheduler.lifecycle import CallState
+from scheduler.policies.contract import ALWAYS, RunningCall
 from scheduler.settings import Admission, ClockMode, CoreSettings
 from scheduler.sim.batch import NS, Batch
 from scheduler.sim.engine import REFERENCE, EngineProfile
@@ -129,7 +131,9 @@ class _Running:
 class _Engine:
     """One engine: its batch, the end of its last iteration, and how many it does at present (0: it sleeps).
 
-    `short` holds the calls that will make more than is predicted of them at present.
+    `short` holds the calls that will make more than is predicted of them at present; `told` numbers the iteration up
+    to which the core knows what its calls have made, `steady` the one up to which the head of the order, which did not
+    fit, is sure to stay who it is while nothing comes and nothing leaves.
     """
 
     replica_id: str
@@ -137,6 +141,8 @@ class _Engine:
     at_ns: int = 0
     planned: int = 0
     version: int = 0
+    told: int = 0
+    steady: int = -1
     short: dict[str, Call] = field(default_factory=dict)
 
     def iterations_over(self, now_ns: int) -> int:
@@ -196,10 +202,12 @@ class Simulation:
         self._waiting_tokens: list[tuple[int, str, str]] = []
         self._thought_count = 0
         self._used_block_ns = 0
+        self._settling = -1
         policy = self.core.policy
         projected = self.settings.core.admission is Admission.PROJECTED_PEAK
         counts_calls = self.core.cost is not memory_cost  # virtual time is then what calls are seen to make
         self._reports_all = policy.follows_service or projected or counts_calls
+        self._reports_late = policy.service_adds_up and not (projected or counts_calls or policy.ages)
         self._by_service = self.settings.core.clock is ClockMode.SERVICE and not counts_calls
         self._recheck = RECHECK_ITERATIONS if projected else None
 
@@ -243,11 +251,11 @@ class Simulation:
             self._admit_where_possible(None)
             return
         assert wake is not None
-        self.now_ns, number, _ = heapq.heappop(self._wakes)
-        engine = self._engines[number]
+        self.now_ns, self._settling, _ = heapq.heappop(self._wakes)
+        engine = self._engines[self._settling]
         changed = self._settle(engine)
         changed = self._see_outside() or changed
-        self._admit(engine)
+        changed = self._admit(engine, changed) or changed
         self._plan(engine)
         if changed and len(self._engines) > 1:
             self._admit_where_possible(engine)
@@ -270,14 +278,14 @@ class Simulation:
 
     def _admit_where_possible(self, settled: _Engine | None) -> None:
         """After a change: sleeping engines admit at once, busy ones at the end of the iteration that they are in."""
-        for engine in self._engines:
-            if engine is settled or not self.core.ready_calls:
+        for number, engine in enumerate(self._engines):
+            if engine is settled:
                 continue
-            if engine.planned:
-                self._shorten(engine)
-            else:
+            if engine.planned and (self.core.ready_calls or self._thoughts):
+                self._shorten(engine, self.now_ns + (number < self._settling))  # one before was settled before
+            elif not engine.planned and self.core.ready_calls:
                 engine.at_ns = self.now_ns
-                self._admit(engine)
+                self._admit(engine, changed=True)
                 self._plan(engine)
 
     # ---- engines
@@ -285,12 +293,12 @@ class Simulation:
     def _settle(self, engine: _Engine) -> bool:
         """Some iterations are over: tell the core. Returns whether the queue may have changed by it."""
         batch, used_before = engine.batch, engine.batch.used_blocks
-        moved = batch.run(engine.planned, self._in_order)
-        engine.at_ns, engine.planned = self.now_ns, 0
+        planned, engine.planned, engine.at_ns = engine.planned, 0, self.now_ns
+        moved = batch.run(planned, self._in_order)
         self._used_block_ns += moved.duration_ns * (used_before + batch.used_blocks) // 2
         self.result.iterations += moved.iterations
         self.result.busy_s += moved.duration_ns / NS
-        generated = tuple(self._progress(engine))
+        generated = tuple(self._progress(engine, bool(moved.preempted or moved.ended)))
         used_tokens = batch.used_blocks * batch.profile.block_tokens if self._reports_all else 0
         self._tell(ProgressReported(engine.replica_id, float(moved.service), moved.iterations, used_tokens, generated))
         for lease_id, made in moved.preempted:
@@ -299,15 +307,32 @@ class Simulation:
             self._finish(engine, lease_id)
         return bool(moved.preempted or moved.ended or generated)
 
-    def _progress(self, engine: _Engine) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """What the core must hear of running calls: all of them, or those that outgrow their predictions."""
-        if self._reports_all:
-            for lease_id in engine.batch.leases:
-                yield lease_id, (engine.batch.made_tokens(lease_id),) * self.core.leases[lease_id].sequences
+    def _progress(self, engine: _Engine, leave: bool) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """What the core must hear of running calls at a stop: all of them, or those that outgrow their predictions.
+
+        `leave` says whether calls leave the batch now.
+        """
+        if self._reports_all and (leave or not self._reports_late):
+            yield from self._made(engine, 0)
             return
         for lease_id, call in list(engine.short.items()):
             if lease_id in engine.batch and _has_outgrown(call, made := engine.batch.made_tokens(lease_id)):
                 yield lease_id, (made,) * call.sequences
+
+    def _made(self, engine: _Engine, over: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """What the calls of a batch have made, `over` iterations after it was settled last."""
+        engine.told = engine.batch.iterations + over
+        for lease_id in engine.batch.leases:
+            yield lease_id, (engine.batch.made_tokens(lease_id) + over,) * self.core.leases[lease_id].sequences
+
+    def _tell_made(self) -> None:
+        """Before the order is asked for or moved: what all calls have made, where that is told late."""
+        if not self._reports_late:
+            return
+        for number, engine in enumerate(self._engines):
+            over = engine.iterations_over(self.now_ns - (number > self._settling))  # it is settled after this one
+            if engine.told < engine.batch.iterations + over:
+                self._tell(ProgressReported(engine.replica_id, 0.0, 0, 0, tuple(self._made(engine, over))))
 
     def _finish(self, engine: _Engine, lease_id: str) -> None:
         call = self.core.leases[lease_id]
@@ -331,14 +356,28 @@ class Simulation:
         self._tell(CallPreempted(lease_id, (made,) * call.sequences))
         self._note_waiting(call)
 
-    def _admit(self, engine: _Engine) -> None:
-        """Admit the head of the order, taken anew each time, until one does not fit."""
-        while (call := self.core.next_call()) is not None:
-            if not engine.batch.fits(call.prompt_tokens, call.generated_tokens, call.sequences):
-                return
+    def _admit(self, engine: _Engine, changed: bool) -> bool:
+        """Admit the head of the order, taken anew each time, until one does not fit; returns whether one did.
+
+        `changed` says whether anything came or left since the engine was asked last.
+        """
+        if not self.core.ready_calls or not self._smallest_fits(engine):
+            return False
+        if not changed and engine.batch.iterations <= engine.steady and not self._head_fits(engine):
+            return False
+        self._tell_made()
+        admitted = False
+        while self._head_fits(engine):
             if not self._tell(CapacityOffered(engine.replica_id, 1)):
                 self._tell(OfferWithdrawn(engine.replica_id))
-                return
+                break
+            admitted = True
+        engine.steady = engine.batch.iterations + self._steady_iterations(engine)
+        return admitted
+
+    def _head_fits(self, engine: _Engine) -> bool:
+        call = self.core.next_call()
+        return call is not None and engine.batch.fits(call.prompt_tokens, call.generated_tokens, call.sequences)
 
     def _plan(self, engine: _Engine) -> None:
         """Let an engine do as many iterations at once as nothing can change in."""
@@ -346,6 +385,8 @@ class Simulation:
         iterations = min([batch.longest_jump(), *self._limits_of_jump(engine)])
         engine.version += 1
         engine.planned = iterations
+        if self._reports_late and batch.falls_short(iterations):
+            self._tell_made()
         if iterations:
             ends_ns = engine.at_ns + batch.duration_ns(iterations)
             heapq.heappush(self._wakes, (ends_ns, int(engine.replica_id[1:]), engine.version))
@@ -353,8 +394,8 @@ class Simulation:
     def _limits_of_jump(self, engine: _Engine) -> Iterator[int]:
         for lease_id, call in engine.short.items():
             yield max(call.predicted_output_tokens - engine.batch.made_tokens(lease_id), 1)
-        if self.core.ready_calls and self._head_may_change(engine) and self._smallest_fits(engine):
-            yield 1
+        if self.core.ready_calls and self._smallest_fits(engine):
+            yield max(engine.steady - engine.batch.iterations, 0) + 1
         if self.core.ready_calls and self._recheck is not None:
             yield self._recheck
         if self._by_service and len(engine.batch):
@@ -365,23 +406,22 @@ class Simulation:
         if outside_ns is not None and len(engine.batch):
             yield engine.batch.iterations_within(outside_ns - engine.at_ns)
 
-    def _head_may_change(self, engine: _Engine) -> bool:
-        """May tokens or time alone put another call first?"""
+    def _steady_iterations(self, engine: _Engine) -> int:
+        """In how many iterations from here tokens and time alone are sure to put no other call first."""
         policy = self.core.policy
-        if policy.ages or (policy.follows_service and not policy.service_demotes):
-            return True
-        if policy.follows_service and (policy.tenant_count() > 1 or self._head_flow_runs()):
-            return True  # in another tenant a flow that runs may give way to a smaller application
-        if not engine.short or policy.tenant_count() < 2:
-            return False
-        # Tenants are charged for calls that outgrow their predictions.
+        if policy.ages or (engine.short and policy.tenant_count() > 1 and self._outgrown(engine)):
+            return 0  # tenants are charged for calls that outgrow their predictions
+        head = self.core.next_call()
+        if head is None:
+            return ALWAYS
+        steady = policy.steady_tokens(self.core.applications[head.key.application_id].facts(), self._running_calls())
+        return steady if len(self._engines) == 1 or steady == ALWAYS else 0  # others make other numbers of tokens
+
+    def _outgrown(self, engine: _Engine) -> bool:
         return any(_has_outgrown(call, engine.batch.made_tokens(name)) for name, call in engine.short.items())
 
-    def _head_flow_runs(self) -> bool:
-        head = self.core.next_call()
-        assert head is not None
-        assert head.facts is not None
-        return any(call.facts is not None and call.facts.flow == head.facts.flow for call in self.core.leases.values())
+    def _running_calls(self) -> list[RunningCall]:
+        return [_running(call) for call in self.core.leases.values()]
 
     def _note_waiting(self, call: Call) -> None:
         """Keep the size of a call that has come to wait."""
@@ -403,9 +443,10 @@ class Simulation:
             heapq.heappop(self._waiting_tokens)
         return engine.batch.profile.blocks_of(self._waiting_tokens[0][0]) <= engine.batch.free_blocks
 
-    def _shorten(self, engine: _Engine) -> None:
-        """Let a busy engine stop at the end of the iteration that it is in."""
-        iterations = engine.batch.iterations_within(self.now_ns - engine.at_ns)
+    def _shorten(self, engine: _Engine, moment_ns: int) -> None:
+        """Let a busy engine stop at the end of the iteration of this moment, since the order may be another."""
+        engine.steady = -1
+        iterations = engine.batch.iterations_within(moment_ns - engine.at_ns)
         if iterations < engine.planned:
             engine.planned = iterations
             engine.version += 1
@@ -413,6 +454,7 @@ class Simulation:
             heapq.heappush(self._wakes, (ends_ns, int(engine.replica_id[1:]), engine.version))
 
     def _in_order(self, leases: list[str]) -> list[str]:
+        self._tell_made()
         return sorted(leases, key=self.core.standing)
 
     def _place_in_trace(self, lease_id: str) -> tuple[int, int]:
@@ -483,6 +525,7 @@ class Simulation:
         """Tell the core of all that happened outside by now; returns whether anything has."""
         seen = False
         while (moment_ns := self._next_outside_ns()) is not None and moment_ns <= self.now_ns:
+            self._tell_made()
             if moment_ns == self._arrival_ns():
                 assert self._coming is not None
                 self._arrive(self._coming, moment_ns)
@@ -541,6 +584,12 @@ class Simulation:
         pool_block_ns = result.busy_s * NS * blocks / len(self._engines)
         result.kv_used = self._used_block_ns / pool_block_ns if pool_block_ns else 0.0
         result.applications.sort(key=lambda one: (one.arrival_s, one.application_id))
+
+
+def _running(call: Call) -> RunningCall:
+    assert call.facts is not None
+    kept = max(call.kept_tokens, default=0)
+    return RunningCall(call.facts, call.generated_tokens - kept, kept)
 
 
 def _has_outgrown(call: Call, made_tokens: int) -> bool:

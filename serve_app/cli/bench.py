@@ -15,6 +15,7 @@ from rich.table import Table
 
 from serve_app.cli import http
 from serve_app.cli.bench_core import core
+from serve_app.cli.bench_policies import policies
 from serve_app.cli.overhead import Measurement, compare
 from serve_app.cli.service import DEFAULT_CONFIG, ConfigOption, running_service, with_engine, with_port
 
@@ -34,6 +35,7 @@ BENCHMARK_APPLICATION = "serve_app.benchmark_app:build"
 
 
 bench.command()(core)
+bench.command()(policies)
 
 
 @bench.command()

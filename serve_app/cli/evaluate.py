@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from predictors.evaluation import Evaluation, Quality
     from predictors.models import Asked, CostEstimate
     from predictors.store import TrainedPredictor
+    from serve_app.training_data import FinishedApplication
 
 WARM_UPS = 20
 
@@ -28,6 +30,12 @@ def evaluate(
     workload: Annotated[
         Path, typer.Option("--workload", metavar="FILE", help="Finished applications, JSON Lines, gzip or not.")
     ],
+    skip_per_type: Annotated[
+        int,
+        typer.Option(
+            "--skip-per-type", metavar="N", help="Pass over the first N of each type, which it learnt from.", min=0
+        ),
+    ] = 0,
     html: Annotated[
         Path | None,
         typer.Option("--html", metavar="FILE", help="Write a calibration plot.", show_default=False),
@@ -39,6 +47,7 @@ def evaluate(
     \b
     justitia evaluate --model model --workload eval.jsonl
     justitia evaluate --model model --workload eval.jsonl --html calibration.html
+    justitia evaluate --model model --workload train.jsonl --skip-per-type 100
     """
     from predictors.evaluation import evaluate as compare
     from predictors.store import load
@@ -49,7 +58,7 @@ def evaluate(
         if html is not None and (html.is_dir() or not html.parent.is_dir()):
             raise ValueError(f"--html {html}: no file can be written there")
         predictor = load(model)
-        asked, costs = asked_and_costs(read_finished(workload))
+        asked, costs = asked_and_costs(_beyond(read_finished(workload), skip_per_type))
         estimates, times_s = _timed_estimates(predictor, asked)
         found = compare(estimates, [one.application_type for one in asked], costs)
         if html is not None:
@@ -65,6 +74,19 @@ def evaluate(
         console.print(f"{found.replaced:,} answers of the model were no cost and were replaced.")
     if html is not None:
         Console(stderr=True).print(f"The plot is in {html}.", markup=False, highlight=False, soft_wrap=True)
+
+
+def _beyond(applications: Sequence[FinishedApplication], count: int) -> list[FinishedApplication]:
+    """All but the first `count` of each type. Raises ValueError where none is left."""
+    seen: Counter[str] = Counter()
+    kept = []
+    for one in applications:
+        seen[one.asked.application_type] += 1
+        if seen[one.asked.application_type] > count:
+            kept.append(one)
+    if not kept:
+        raise ValueError(f"--skip-per-type {count}: no application is left")
+    return kept
 
 
 def _timed_estimates(predictor: TrainedPredictor, asked: Sequence[Asked]) -> tuple[list[CostEstimate], list[float]]:

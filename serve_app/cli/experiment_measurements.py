@@ -1,20 +1,15 @@
-"""What `justitia reproduce` measures in real time, on this machine: decisions (table III), and predictions."""
+"""What `justitia reproduce` measures in real time, on this machine: decisions (table III)."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
-
 from scheduler.sim.experiments.findings import Comparison, Findings, Table
-from scheduler.sim.experiments.laboratory import CreatePredictor, Experiment, Laboratory
-from scheduler.sim.workload import TraceApplication
+from scheduler.sim.experiments.laboratory import Experiment, Laboratory
 from serve_app.cli.core_speed import measure_core
 
 PAPER_MS = {15: 0.778, 20: 1.827, 30: 3.076, 50: 5.190, 100: 8.093}
 """Scheduling overhead in milliseconds by applications a minute."""
 
 APPLICATIONS = 300
-PREDICTIONS = 200
 
 
 def table_3(laboratory: Laboratory) -> Findings:
@@ -49,21 +44,3 @@ def table_3(laboratory: Laboratory) -> Findings:
 
 
 TABLE_3 = Experiment("table3", "what deciding costs, in milliseconds an application", table_3)
-
-
-def prediction_times(predictors: Mapping[str, CreatePredictor], applications: Sequence[TraceApplication]) -> Table:
-    """Real time of one prediction with each predictor."""
-    return Table(
-        title="Time of one prediction, on this machine",
-        headings=("predictor", "µs"),
-        rows=tuple((name, _prediction_us(create, applications)) for name, create in predictors.items()),
-    )
-
-
-def _prediction_us(create: CreatePredictor, applications: Sequence[TraceApplication]) -> float:
-    predictor = create()
-    some = applications[:PREDICTIONS]
-    begin_s = time.perf_counter()
-    for application in some:
-        predictor.predict(application)
-    return 1e6 * (time.perf_counter() - begin_s) / len(some)

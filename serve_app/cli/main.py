@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import typer
 
+from serve_app.cli.agents import agent, agents
 from serve_app.cli.bench import bench
 from serve_app.cli.calibrate import calibrate
 from serve_app.cli.cancel import cancel
 from serve_app.cli.demo import demo
 from serve_app.cli.evaluate import evaluate
 from serve_app.cli.explain import explain
+from serve_app.cli.models import models
 from serve_app.cli.policies import policies
+from serve_app.cli.record import record
 from serve_app.cli.replay import replay
 from serve_app.cli.reproduce import reproduce
 from serve_app.cli.serve import serve
@@ -34,10 +37,13 @@ for command in (
     status,
     explain,
     cancel,
+    agent,
+    agents,
     policies,
     simulate,
     reproduce,
     replay,
+    record,
     calibrate,
     train,
     evaluate,
@@ -45,6 +51,7 @@ for command in (
     app.command()(command)
 app.add_typer(bench, name="bench")
 app.add_typer(workload, name="workload")
+app.add_typer(models, name="models")
 
 
 def main() -> None:

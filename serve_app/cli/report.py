@@ -36,23 +36,31 @@ th:first-child, td:first-child { text-align: left; }
 """
 
 
-def report_html(runs: Sequence[Run], source: str, intensity: float) -> str:
-    """The report on these runs (at least one) of the workload that came from `source`."""
-    parts = "\n".join(_parts(runs))
+def report_html(
+    runs: Sequence[Run],
+    source: str,
+    intensity: float,
+    *,
+    kind: str = "simulation",
+    where: str = "in virtual time",
+    more: str = "",
+) -> str:
+    """The report on these runs (at least one) of the workload that came from `source`; `more` is HTML at its end."""
+    parts = "\n".join([*_parts(runs), more])
     title = f"{len(runs[0].result.applications):,} applications from {escape(source)} at {intensity:g}×"
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Justitia simulation: {title}</title>
+<title>Justitia {kind}: {title}</title>
 <link rel="icon" href="data:,">
 <style>{STYLE}</style>
 <script>{get_plotlyjs()}</script>
 </head>
 <body>
 <h1>What each policy did to this traffic</h1>
-<p>{title}, in virtual time.</p>
+<p>{title}, {where}.</p>
 {parts}
 </body>
 </html>
@@ -60,16 +68,16 @@ def report_html(runs: Sequence[Run], source: str, intensity: float) -> str:
 
 
 def _parts(runs: Sequence[Run]) -> Iterator[str]:
-    yield _table(*_summary(runs))
+    yield html_table(*_summary(runs))
     yield f"<p>{_words_of_summary(runs[0].yardstick)}</p>"
     yield _section("Completion time", "From an application's arrival to the end of its last call.", _bars(runs))
     yield _section("Distribution of completion times", "Share of applications that took at most so long.", _times(runs))
     yield from _ratio_part(runs)
     yield from _gap_part(runs)
     yield "<h2>By application type</h2><p>Mean completion time and, in brackets, P90; seconds.</p>"
-    yield _table(*_group_rows(runs, "type", lambda run: run.measures.by_type))
+    yield html_table(*_group_rows(runs, "type", lambda run: run.measures.by_type))
     yield "<h2>By tenant</h2><p>Mean completion time and, in brackets, P90; seconds.</p>"
-    yield _table(*_group_rows(runs, "tenant", lambda run: run.measures.by_tenant))
+    yield html_table(*_group_rows(runs, "tenant", lambda run: run.measures.by_tenant))
 
 
 def _words_of_summary(yardstick: str | None) -> str:
@@ -227,7 +235,7 @@ def _mean_and_p90(group: Group | None) -> str:
     return "-" if group is None else f"{number(group.completion.mean_s)} ({number(group.completion.p90_s)})"
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def html_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in headings)
     body = "\n".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f'<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table></div>'

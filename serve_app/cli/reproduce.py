@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,16 +14,29 @@ from rich.table import Table
 
 from scheduler.sim.experiments import EXPERIMENTS
 from scheduler.sim.experiments.findings import Findings
-from scheduler.sim.experiments.laboratory import EVEN, PREDICTORS, Advance, CreatePredictor, Experiment, Laboratory
+from scheduler.sim.experiments.laboratory import (
+    EVEN,
+    PREDICTORS,
+    TRAIN,
+    Advance,
+    CreatePredictor,
+    Experiment,
+    Laboratory,
+    Workloads,
+)
 from serve_app.cli import http
-from serve_app.cli.experiment_measurements import TABLE_3, prediction_times
+from serve_app.cli.experiment_measurements import TABLE_3
+from serve_app.cli.experiment_predictors import KINDS, Model, train_models, with_times
 from serve_app.cli.experiment_tables import documents, print_findings
 from serve_app.cli.experiment_workloads import GeneratedWorkloads, find_workloads, shared_folder
 from serve_app.cli.simulate import mistakes_in_words
 from serve_app.cli.simulation_runs import CannotSimulate, load_predictor
 
-ALL = "all"
+ALL, NONE = "all", "none"
 LEAST_APPLICATIONS = 10
+TRAINED: Mapping[str, Sequence[str]] = {"table2": KINDS, "held_out": KINDS[:1]}
+"""The kinds of models that experiments need trained."""
+
 KNOWN: Mapping[str, Experiment] = {**EXPERIMENTS, TABLE_3.name: TABLE_3}
 
 
@@ -37,6 +49,12 @@ def reproduce(
         list[str] | None,
         typer.Option("--model", metavar="DIR", help="A trained model for table2; repeatable.", show_default=False),
     ] = None,
+    train: Annotated[
+        str,
+        typer.Option(
+            "--train", metavar="KINDS", help="The models that table2 and held_out train first, between commas, or none."
+        ),
+    ] = ",".join(KINDS),
     limit: Annotated[
         int | None,
         typer.Option(
@@ -69,7 +87,7 @@ def reproduce(
         _check_can_write(html)
         chosen = _chosen(names)
         predictors = {**PREDICTORS, **{name: load_predictor(name) for name in model or ()}}
-        found = _run(chosen, predictors, seed, limit)
+        found = _run(chosen, predictors, _kinds(train, chosen), seed, limit)
         if html is not None:
             _write_report(html, found)
     if as_json:
@@ -99,30 +117,53 @@ def _chosen(names: Sequence[str]) -> list[Experiment]:
     return [KNOWN[name] for name in wanted]
 
 
+def _kinds(named: str, chosen: Sequence[Experiment]) -> list[str]:
+    """Those named that an experiment needs."""
+    kinds = [] if named == NONE else [kind.strip() for kind in named.split(",")]
+    for kind in kinds:
+        if kind not in KINDS:
+            raise CannotSimulate(f"--train: no model {kind!r}; known: {', '.join(KINDS)}, {NONE}")
+    needed = {kind for experiment in chosen for kind in TRAINED.get(experiment.name, ())}
+    return [kind for kind in KINDS if kind in kinds and kind in needed]
+
+
 def _run(
-    chosen: Sequence[Experiment], predictors: Mapping[str, CreatePredictor], seed: int, limit: int | None
+    chosen: Sequence[Experiment],
+    predictors: Mapping[str, CreatePredictor],
+    kinds: Sequence[str],
+    seed: int,
+    limit: int | None,
 ) -> list[Findings]:
     console = Console(stderr=True)
     workloads = find_workloads(seed, limit)
     if isinstance(workloads, GeneratedWorkloads):
-        sentence = f"No shared workloads in {shared_folder()}: the applications are generated."
-        console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+        _say(console, f"No shared workloads in {shared_folder()}: the applications are generated.")
+    models = _models(kinds, workloads, console)
     with _progress(console) as progress:
 
         def notice(what: str, count: int) -> Advance:
             task = progress.add_task(what, total=count)
             return lambda: progress.advance(task)
 
-        laboratory = Laboratory(workloads, predictors, notice)
-        return [_with_times(experiment.run(laboratory), laboratory) for experiment in chosen]
+        everybody = {**predictors, **{kind: model.create() for kind, model in models.items()}}
+        laboratory = Laboratory(workloads, everybody, notice)
+        return [_with_times(experiment.run(laboratory), models, workloads) for experiment in chosen]
 
 
-def _with_times(found: Findings, laboratory: Laboratory) -> Findings:
+def _models(kinds: Sequence[str], workloads: Workloads, console: Console) -> dict[str, Model]:
+    if not kinds:
+        return {}
+    with console.status(f"training {', '.join(kinds)}"):
+        return train_models(kinds, workloads.applications(TRAIN), lambda words: _say(console, words))
+
+
+def _with_times(found: Findings, models: Mapping[str, Model], workloads: Workloads) -> Findings:
     """The paper's table of predictors also has their speed, which only a clock can tell."""
-    if found.name != "table2":
-        return found
-    times = prediction_times(laboratory.predictors, laboratory.workloads.applications(EVEN))
-    return replace(found, tables=(*found.tables, times))
+    return with_times(found, models, workloads.applications(EVEN)) if found.name == "table2" and models else found
+
+
+def _say(console: Console, words: str) -> None:
+    console.print(words, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager

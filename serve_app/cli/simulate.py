@@ -12,9 +12,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from scheduler.policies import PolicyOption
+from scheduler.policies.contract import Need
 from scheduler.settings import Admission, ClockMode, CoreSettings, Flows
 from serve_app.cli import http
 from serve_app.cli.event_logs import recorded_traffic
+from serve_app.cli.simulation_needs import missing_needs
 from serve_app.cli.simulation_runs import (
     Advance,
     CannotSimulate,
@@ -114,6 +116,16 @@ def simulate(
             rich_help_panel=POLICY,
         ),
     ] = "oracle",
+    predictor_quantile: Annotated[
+        float | None,
+        typer.Option(
+            "--predictor-quantile",
+            metavar="Q",
+            help="Order by costs that are not exceeded with probability Q.",
+            show_default="a trained model's point estimate",
+            rich_help_panel=POLICY,
+        ),
+    ] = None,
     flows: Annotated[
         Flows,
         typer.Option(
@@ -215,10 +227,11 @@ def simulate(
             ),
             options=options_by_policy(everybody, [_option(text) for text in option or ()], seed),
             engines=load_engines(engine, replicas),
-            create_predictor=load_predictor(predictor),
+            create_predictor=load_predictor(predictor, predictor_quantile),
             workload=_traffic(workload, from_log, intensity, limit, seed),
         )
     with mistakes_in_words():
+        _warn_of_missing_needs(question)
         runs = run_with_progress(question)
         if html is not None:
             _write_report(html, runs, workload or str(from_log or "the example"), intensity)
@@ -272,6 +285,14 @@ def _traffic(workload: str | None, from_log: Path | None, intensity: float, limi
         soft_wrap=True,
     )
     return workload_of(applications, intensity, limit, str(from_log))
+
+
+def _warn_of_missing_needs(question: Question) -> None:
+    """Say in a line on the standard error stream what the policies go by and the workload does not carry."""
+    given = {Need.WEIGHTS} if question.core.tenant_weights else set()
+    missing = missing_needs(question.all_policies, question.workload.open(), given)
+    if missing is not None:
+        Console(stderr=True).print(missing, markup=False, highlight=False, soft_wrap=True)
 
 
 def _yardstick(named: str | None, chosen: Sequence[str]) -> str | None:

@@ -174,24 +174,26 @@ def load_engine(name: str) -> EngineProfile:
         raise CannotSimulate(f"{name}: {error}") from error
 
 
-def load_predictor(name: str) -> Callable[[], Predictor]:
-    """What makes a fresh predictor of this name for each run."""
+def load_predictor(name: str, quantile: float | None = None) -> Callable[[], Predictor]:
+    """What makes a fresh predictor of this name for each run; `quantile` is one of a trained model's costs."""
     if name in PREDICTORS:
+        if quantile is not None:
+            raise CannotSimulate(f"the predictor {name!r} has no quantiles; a trained model has")
         return PREDICTORS[name]
     if Path(name).is_dir():
-        return _trained_model(Path(name))
+        return _trained_model(Path(name), quantile)
     raise CannotSimulate(f"no predictor {name!r}; known: {', '.join(PREDICTORS)}, or a trained model's directory")
 
 
-def _trained_model(directory: Path) -> Callable[[], Predictor]:
+def _trained_model(directory: Path, quantile: float | None) -> Callable[[], Predictor]:
     from predictors.store import ModelFileError  # scikit-learn takes a second to import
     from serve_app.trained_predictor import TrainedModel
 
     try:
-        TrainedModel.of_directory(directory)
-    except ModelFileError as error:
+        TrainedModel.of_directory(directory, quantile)
+    except (ModelFileError, ValueError) as error:
         raise CannotSimulate(str(error)) from error
-    return lambda: TrainedModel.of_directory(directory)
+    return lambda: TrainedModel.of_directory(directory, quantile)
 
 
 def chosen_policies(names: str) -> list[str]:

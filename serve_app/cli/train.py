@@ -27,7 +27,12 @@ CURVE = (10, 30, 100)
 
 def train(
     workload: Annotated[
-        Path, typer.Option("--workload", metavar="FILE", help="Finished applications, JSON Lines, gzip or not.")
+        Path,
+        typer.Option(
+            "--workload",
+            metavar="FILE",
+            help="Finished applications, JSON Lines, gzip or not; or the service's log (DIR).",
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the model goes; replaced if it is there.")],
     model: Annotated[
@@ -48,6 +53,15 @@ def train(
             show_default=False,
         ),
     ] = None,
+    folds: Annotated[
+        int | None,
+        typer.Option(
+            metavar="K",
+            help="Also show the error on prompts left out of training, K parts in turn.",
+            min=2,
+            show_default=False,
+        ),
+    ] = None,
     as_json: http.JsonOption = False,
 ) -> None:
     """Train a predictor of application costs and call lengths. No service is needed.
@@ -62,11 +76,14 @@ def train(
     \b
     justitia train --workload train.jsonl --limit-per-type 100 --out model
     justitia train --workload train.jsonl --model mlp --out paper-model
+    justitia train --workload STATE_DIR/finished --out model
     justitia train --workload train.jsonl --learning-curve eval.jsonl --out model
+    justitia train --workload train.jsonl --folds 5 --out model
     """
     from predictors.store import save
     from serve_app.training import ModelKind
     from serve_app.training import train as train_on
+    from serve_app.training_data import without_prompts
 
     with mistakes_in_words():
         if model not in MODELS:
@@ -74,6 +91,8 @@ def train(
         if out.exists() and not out.is_dir():
             raise ValueError(f"--out {out}: not a directory")
         applications = _read(workload, limit_per_type)
+        if without_prompts(applications):
+            http.complain("There are no prompts in it: costs are predicted by application type alone.")
         types = {one.asked.application_type for one in applications}
         with progress_bar(f"train {model}", len(types)) as advance:
             predictor = train_on(applications, ModelKind(model), advance)
@@ -82,7 +101,8 @@ def train(
         except OSError as error:
             raise ValueError(f"--out {out}: {error.strerror or error}") from error
         curve = [] if learning_curve is None else _curve(ModelKind(model), applications, learning_curve)
-    _print(predictor, out, curve, as_json)
+        left_out = None if folds is None else _left_out(ModelKind(model), applications, folds)
+    _print(predictor, out, curve, left_out, as_json)
 
 
 @contextmanager
@@ -127,7 +147,26 @@ def _curve(kind: Any, applications: Sequence[FinishedApplication], path: Path) -
         return learning_curve(create, asked_and_costs(applications), held_out, CURVE)
 
 
-def _print(predictor: TrainedPredictor, out: Path, curve: Sequence[tuple[int, Evaluation]], as_json: bool) -> None:
+def _left_out(kind: Any, applications: Sequence[FinishedApplication], folds: int) -> Evaluation:
+    from predictors.evaluation import cross_validated
+    from serve_app.training import asked_and_costs, create_cost_model
+
+    with progress_bar("cross-validation", folds) as advance:
+
+        def create() -> Any:
+            advance()
+            return create_cost_model(kind)
+
+        return cross_validated(create, *asked_and_costs(applications), folds)
+
+
+def _print(
+    predictor: TrainedPredictor,
+    out: Path,
+    curve: Sequence[tuple[int, Evaluation]],
+    left_out: Evaluation | None,
+    as_json: bool,
+) -> None:
     if as_json:
         document: dict[str, Any] = {
             "model": predictor.kind,
@@ -137,15 +176,9 @@ def _print(predictor: TrainedPredictor, out: Path, curve: Sequence[tuple[int, Ev
             "applications": dict(predictor.applications),
         }
         if curve:
-            document["learning_curve"] = [
-                {
-                    "per_type": count,
-                    "mean_relative_error": found.overall.mean_relative_error,
-                    "kendall_tau": found.overall.kendall_tau,
-                    "coverage_80": found.overall.coverage_80,
-                }
-                for count, found in curve
-            ]
+            document["learning_curve"] = [{"per_type": count, **_quality(found)} for count, found in curve]
+        if left_out is not None:
+            document["left_out"] = _quality(left_out)
         http.print_json(document)
         return
     console = Console()
@@ -154,15 +187,25 @@ def _print(predictor: TrainedPredictor, out: Path, curve: Sequence[tuple[int, Ev
     if predictor.costs.ignored_:
         console.print(f"{predictor.costs.ignored_:,} without a finite, positive cost taught nothing.")
     if curve:
-        console.print(_curve_table(curve))
+        console.print(_table("Learning curve", "per type", [(str(count), found) for count, found in curve]))
+    if left_out is not None:
+        console.print(_table("On prompts left out", "", [("all", left_out)]))
 
 
-def _curve_table(curve: Sequence[tuple[int, Evaluation]]) -> Table:
-    table = Table(title="Learning curve", title_justify="left")
-    for heading in ("per type", "mean error", "Kendall tau", "in 80 % interval"):
+def _quality(found: Evaluation) -> dict[str, Any]:
+    return {
+        "mean_relative_error": found.overall.mean_relative_error,
+        "kendall_tau": found.overall.kendall_tau,
+        "coverage_80": found.overall.coverage_80,
+    }
+
+
+def _table(title: str, first: str, rows: Sequence[tuple[str, Evaluation]]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for heading in (first, "mean error", "Kendall tau", "in 80 % interval"):
         table.add_column(heading, justify="right")
-    for count, found in curve:
+    for name, found in rows:
         quality = found.overall
         tau = "-" if quality.kendall_tau is None else f"{quality.kendall_tau:.3f}"
-        table.add_row(str(count), f"{quality.mean_relative_error:.1%}", tau, f"{quality.coverage_80:.1%}")
+        table.add_row(name, f"{quality.mean_relative_error:.1%}", tau, f"{quality.coverage_80:.1%}")
     return table

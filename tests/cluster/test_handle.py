@@ -123,13 +123,33 @@ async def test_a_refused_stream_raises_too(handle: Any) -> None:
     assert raised.value.status == 404
 
 
+async def test_an_open_application_with_a_sub_agent(service: Service, handle: Any) -> None:
+    begun = await handle.submit_application.remote({"open": True, "application_type": "by-handle", "weight": 2.0})
+    name = begun["application_id"]
+    known = await handle.get_application.remote(name)
+    await handle.infer.remote(COMPLETIONS, completion(2, application_id=name, stage="first"))
+    child = {"application_id": f"{name}.child", "parent_application_id": name}
+    stream = handle.options(stream=True).infer_stream.remote(COMPLETIONS, completion(2, **child))
+    parts = [part async for part in stream]
+    await handle.infer.remote(COMPLETIONS, completion(2, application_id=f"{name}.child"))
+    await handle.close_application.remote(name)
+    events = await events_of(handle, name)
+    ended = await handle.get_application.remote(name)
+    assert (known["state"], known["application_type"], known["weight"]) == ("queued", "by-handle", 2.0)
+    assert parts[-1].endswith(b"[DONE]\n\n")
+    assert [event["event"] for event in events].count("call_ended") == 3
+    assert (ended["state"], ended["calls_total"]) == ("finished", 3)
+
+
 @ray.remote(num_cpus=0)
 class Agent:
     """A Ray program that is a client of the service."""
 
     async def work(self) -> tuple[int, str, int]:
         handle = serve.get_app_handle("justitia")
-        answer = await handle.infer.remote(COMPLETIONS, completion(4))
+        opened = await handle.submit_application.remote({"open": True})
+        answer = await handle.infer.remote(COMPLETIONS, completion(4, application_id=opened["application_id"]))
+        await handle.close_application.remote(opened["application_id"])
         application = await handle.submit_application.remote(DOCUMENT)
         events = handle.options(stream=True).application_events.remote(application["application_id"])
         last = [event["event"] async for event in events][-1]

@@ -41,7 +41,8 @@ BAD: dict[str, tuple[str, Any, str | None]] = {
     "a reference that does not wait": (APPLICATIONS, calls(call("a"), call("b", prompt="{{a}}")), "calls[1].prompt"),
     "a name twice": (APPLICATIONS, calls(call("a"), call("a")), "calls[1].name"),
     "no calls": (APPLICATIONS, {"calls": []}, "calls"),
-    "an open document": (APPLICATIONS, {"open": True}, "open"),
+    "an open document with calls": (APPLICATIONS, {"open": True, "calls": [call()]}, "calls"),
+    "a whole part": (APPLICATIONS, calls(call(), parent_application_id="p"), "parent_application_id"),
     "an empty prompt among five": (
         APPLICATIONS,
         calls(*(call(f"c{i}", prompt=" " if i == 3 else "x") for i in range(5))),

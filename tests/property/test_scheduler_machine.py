@@ -58,6 +58,7 @@ replica_names = st.sampled_from(["r", "s"])
 picks = st.integers(0, 2**16)
 weights = st.sampled_from([0.25, 1.0, 1.0, 3.0])
 costs = st.none() | st.sampled_from([1.0, 500.0, 1e5])
+spreads = st.none() | st.sampled_from([0.01, 0.7, 3.0])
 tenants = st.sampled_from(["default", "gold", "x"])
 times_s = st.none() | st.sampled_from([0.5, 30.0])
 
@@ -273,11 +274,17 @@ class World(RuleBasedStateMachine):
             prefix = tuple(range(spec.prompt_tokens // 16))
             self.say(CallReady(name, spec.call_id, spec.prompt_tokens, spec.predicted_output_tokens, prefix))
 
-    @rule(name=names, weight=weights, cost=costs, tenant=tenants, calls=st.just(()) | call_lists())
+    @rule(name=names, weight=weights, cost=costs, spread=spreads, tenant=tenants, calls=st.just(()) | call_lists())
     def arrive_open(
-        self, name: str, weight: float, cost: float | None, tenant: str, calls: tuple[CallSpec, ...]
+        self,
+        name: str,
+        weight: float,
+        cost: float | None,
+        spread: float | None,
+        tenant: str,
+        calls: tuple[CallSpec, ...],
     ) -> None:
-        fields = {"weight": weight, "predicted_cost": cost, "tenant": tenant, "open": True}
+        fields = {"weight": weight, "predicted_cost": cost, "cost_deviation": spread, "tenant": tenant, "open": True}
         self.say(ApplicationArrived(application(name, *calls, **fields)))
 
     @rule(name=names, calls=call_lists(), start=st.floats(0, 1e4), age=st.floats(0, 100), cost=st.floats(0, 1e4))

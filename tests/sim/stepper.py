@@ -29,6 +29,7 @@ class StepBatch:
 
     def __init__(self, profile: EngineProfile) -> None:
         self.profile = profile
+        self.iterations = 0
         self.calls: dict[str, Sequences] = {}
         self.prefilled_tokens = 0
         self.admitted = 0
@@ -132,6 +133,7 @@ class StepBatch:
         duration_ns, chunk = self.duration_ns(iterations), self.chunk()
         service = sum(call.count * (call.prompt + call.made + 1) for call in self.calls.values())
         self.prefilled_tokens += chunk
+        self.iterations += 1
         for call in self.calls.values():
             spent = min(call.to_prefill, chunk) if not call.begun else 0
             whole = spent == call.to_prefill and (chunk > 0 or call.to_prefill == 0)
@@ -189,7 +191,7 @@ class Stepper(Simulation):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._reports_all = True
+        self._reports_all, self._reports_late = True, False
 
     def _create_batch(self, profile: EngineProfile) -> Batch:
         return StepBatch(profile)  # type: ignore[return-value]

@@ -58,3 +58,13 @@ async def test_an_event_has_its_name_its_fields_and_its_time() -> None:
     (event,) = [event async for event in stream.follow()]
     assert (event["id"], event["event"], event["tag"]) == (1, "tag_set", 3.5)
     assert event["time_s"] > 1e9
+
+
+async def test_a_bounded_stream_keeps_the_last_events_and_their_numbers() -> None:
+    stream = EventStream(max_kept=3)
+    for _ in range(10):
+        stream.add("happened")
+    stream.close()
+    assert await numbers(stream) == [8, 9, 10]
+    assert await numbers(stream, after=8) == [9, 10]
+    assert await numbers(stream, after=99) == []

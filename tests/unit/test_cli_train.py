@@ -78,6 +78,24 @@ def test_the_learning_curve_falls(folder: Path) -> None:
     assert errors[-1] < errors[0]
 
 
+def test_prompts_left_out_are_judged_in_turn(folder: Path) -> None:
+    train = ("train", "--workload", folder / "train.jsonl", "--out", folder / "folds", "--folds", 2)
+    said = json.loads(run(*train, "--json"))
+    assert 0 < said["left_out"]["mean_relative_error"] < 0.3
+    assert said["left_out"]["kendall_tau"] > 0.8
+    assert "On prompts left out" in run(*train)
+
+
+def test_what_was_learnt_from_can_be_passed_over(folder: Path) -> None:
+    evaluate = ("evaluate", "--model", folder / "model", "--workload", folder / "eval.jsonl")
+    said = json.loads(run(*evaluate, "--skip-per-type", 30, "--json"))
+    everything = json.loads(run(*evaluate, "--json"))
+    assert {name: one["applications"] + 30 for name, one in said["by_type"].items()} == {
+        name: one["applications"] for name, one in everything["by_type"].items()
+    }
+    assert "no application is left" in run(*evaluate, "--skip-per-type", 1000, code=2)
+
+
 def test_people_get_tables_and_a_plot(folder: Path) -> None:
     arguments = ("--model", folder / "model", "--workload", folder / "eval.jsonl", "--html", folder / "plot.html")
     said = run("evaluate", *arguments)
@@ -113,6 +131,24 @@ def test_the_simulator_takes_a_trained_model_and_repeats_itself(folder: Path) ->
     found = run("simulate", *arguments, "--predictor", folder / "model")
     assert [len(one["applications"]) for one in json.loads(found)] == [80, 80]
     assert run("simulate", *arguments, "--predictor", folder / "model") == found
+
+
+def test_the_simulator_orders_by_the_quantile_it_is_asked_for(folder: Path) -> None:
+    low, point, high = (TrainedModel.of_directory(folder / "model", q) for q in (0.1, None, 0.9))
+    for application in read_workload((folder / "eval.jsonl").read_text().splitlines()):
+        costs = [model.predict(application).cost for model in (low, point, high)]
+        assert costs[0] < costs[1] < costs[2]  # type: ignore[operator]
+    arguments = ("--workload", folder / "eval.jsonl", "--policies", "justitia", "--json", "--predictor")
+    found = json.loads(run("simulate", *arguments, folder / "model", "--predictor-quantile", 0.9))
+    predicted = {one["application_id"]: one["predicted_cost"] for one in found[0]["applications"]}
+    usual = json.loads(run("simulate", *arguments, folder / "model"))[0]["applications"]
+    assert all(predicted[one["application_id"]] >= one["predicted_cost"] for one in usual)
+
+
+def test_a_quantile_that_cannot_be_had_is_refused(folder: Path) -> None:
+    arguments = ("simulate", "--limit", 1, "--predictor-quantile")
+    assert "'oracle' has no quantiles" in run(*arguments, 0.9, code=2)
+    assert "must lie between 0 and 1" in run(*arguments, 1.0, "--predictor", folder / "model", code=2)
 
 
 def test_a_trained_model_tells_the_simulator_costs_and_lengths_and_learns(folder: Path) -> None:

@@ -61,8 +61,10 @@ def test_a_diamond_is_accepted_and_ordered() -> None:
         (b'{"calls": null}', "calls"),
         (b'{"calls": [7]}', "calls[0]"),
         (b'{"colls": []}', "colls"),
-        (b'{"open": true}', "open"),
+        (b'{"open": true, "calls": [{"name": "a", "prompt": "x"}]}', "calls"),
         (b'{"open": 1}', "open"),
+        (b'{"parent_application_id": "p", "calls": [{"name": "a", "prompt": "x"}]}', "parent_application_id"),
+        (b'{"open": true, "parent_application_id": "../p"}', "parent_application_id"),
         (b"[]", None),
         (b"", None),
         (b'{"calls": ', None),
@@ -81,8 +83,9 @@ def test_an_id_of_a_megabyte_is_refused_in_few_words() -> None:
     assert len(json.dumps(error.body())) < 3_000
 
 
-def test_open_applications_are_explained() -> None:
-    assert "application_id" in refused({"open": True}).message
+def test_an_open_application_has_no_calls_as_yet() -> None:
+    stated = parse_application({"open": True, "weight": 2, "deadline_s": 3.5})
+    assert (stated.open, stated.weight, stated.deadline_s, stated.calls) == (True, 2, 3.5, [])
     assert "/close" in refused({"open": True, "calls": [call("a")]}).message
 
 

@@ -11,6 +11,8 @@ import pytest
 from serve_app.errors import ApiError
 from serve_app.inference_request import (
     ID_HINTS,
+    PARENT_HINTS,
+    STAGE_HINTS,
     ApplicationHints,
     InferenceRequest,
     parse_inference,
@@ -262,6 +264,23 @@ def test_headers_are_read_in_any_case_and_empty_aliases_say_nothing() -> None:
     assert refused(CHAT, json.dumps({"messages": HELLO, "application_type": "a/b"}).encode()).param == (
         "application_type"
     )
+
+
+@pytest.mark.parametrize("hint", [*PARENT_HINTS, *STAGE_HINTS])
+def test_parents_and_stages_are_named_like_applications(hint: Any) -> None:
+    hints = _request_with({hint: "map-1"}).hints
+    assert (hints.parent_id, hints.stage) == (("map-1", None) if hint in PARENT_HINTS else (None, "map-1"))
+    for odd in ("a b", "x" * 129):
+        with pytest.raises(ApiError) as caught:
+            _request_with({hint: odd})
+        assert caught.value.param == (f"metadata.{hint.name}" if hint.source == "metadata" else hint.name)
+
+
+def test_requests_are_told_apart_by_their_key_and_by_no_more_of_it_than_that() -> None:
+    one, same, other = (chat({"Authorization": f"Bearer {key}"}).hints.key_group for key in ("sk-1", "sk-1", "sk-2"))
+    assert one == same != other
+    assert "sk-1" not in one
+    assert chat({"authorization": "Bearer "}).hints.key_group == chat().hints.key_group == ""
 
 
 def test_large_prompts_are_read_quickly() -> None:

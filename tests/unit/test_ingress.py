@@ -23,8 +23,10 @@ from serve_app.documents import ApplicationStatus
 from serve_app.errors import ApiError
 from serve_app.inference import ANONYMOUS_APPLICATION
 from serve_app.ingress import Ingress
+from serve_app.open_applications import OpenApplications
 from serve_app.peers import Peers
 from serve_app.settings import ServingSettings
+from serve_app.sub_agents import Families
 from serve_app.tenants import DEFAULT_TENANT
 from serve_app.token_counting import ApproximateTokenCounter
 from tests.in_process import InProcessSystem, eventually, started
@@ -137,7 +139,9 @@ def ingress_of(system: InProcessSystem, number: int = 0) -> Any:
     ingress._scheduler = Scheduler(system)
     ingress._replicas = Passing()
     ingress._link, ingress._inference, ingress._runner = behind.link, behind.inference, behind.runner
+    ingress._open = OpenApplications(behind.link, 100)
     ingress._peers = KnownPeers()
+    ingress._families = Families(ingress._peers, ingress._open.type_of)
     ingress._live_replicas = system.replicas.live
     return ingress
 
@@ -182,7 +186,7 @@ async def test_events_are_streamed_from_whoever_holds_the_application() -> None:
 
 
 @pytest.mark.parametrize("application_id", ["open", "nobody", ANONYMOUS_APPLICATION])
-async def test_there_are_no_events_of_what_was_not_submitted_whole(application_id: str) -> None:
+async def test_there_are_no_events_of_what_began_with_a_call(application_id: str) -> None:
     async with two_ingresses() as (_, first, second):
         await call_by_call(first, "open")
         for ingress in (first, second):
@@ -198,7 +202,7 @@ async def test_there_are_no_events_of_what_was_not_submitted_whole(application_i
 async def test_events_of_an_open_application_say_why_there_are_none() -> None:
     async with two_ingresses() as (_, first, _second):
         await call_by_call(first, "open")
-        with pytest.raises(ApiError, match="submitted whole"):
+        with pytest.raises(ApiError, match="POST /v1/applications began"):
             await first._http_events("open", get_request("/"), DEFAULT_TENANT)
         await first.close_application("open")
 

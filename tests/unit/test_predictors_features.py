@@ -53,6 +53,19 @@ def test_counts_say_what_stands_there() -> None:
     assert found["beyond_first_line"] == pytest.approx(math.log1p(len("\nTwo (2) = x.")))
 
 
+def test_what_an_answer_adds_to_its_question_is_counted() -> None:
+    found = dict(zip(LENGTH_FEATURES, length_features("Do two and 3 make 5?\nTwo and 3 make 5, not 6."), strict=True))
+    assert found["new_beyond_first_line"] == pytest.approx(math.log1p(len({"not"})))
+    assert found["new_numbers_beyond_first_line"] == pytest.approx(math.log1p(len({"6"})))
+    assert found["first_line_numbers"] == pytest.approx(math.log1p(len({"3", "5"})))
+    assert found["number_words"] == pytest.approx(math.log1p(len(["two", "Two"])))
+
+
+def test_a_single_line_adds_nothing_to_itself() -> None:
+    found = dict(zip(LENGTH_FEATURES, length_features("How many are 2 and 2?"), strict=True))
+    assert found["new_beyond_first_line"] == found["new_numbers_beyond_first_line"] == 0
+
+
 def test_a_number_of_any_length_is_finite() -> None:
     assert all(map(math.isfinite, length_features("9" * 3_000)))
 

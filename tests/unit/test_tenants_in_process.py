@@ -23,7 +23,8 @@ from scheduler.actions import Action, Grant
 from scheduler.events import ApplicationArrived, CallRevealed
 from serve_app import ingress as ingress_module
 from serve_app.errors import ApiError
-from serve_app.tenants import ApiKeys, digested_keys, scoped_id
+from serve_app.inference import ANONYMOUS_APPLICATION
+from serve_app.tenants import ApiKeys, digested_keys, key_group, scoped_id
 from tests.in_process import InProcessSystem, eventually, started
 from tests.unit.test_ingress import Remote, ingress_of
 
@@ -217,19 +218,19 @@ async def test_nobody_joins_anothers_application(context: SimpleNamespace) -> No
         assert (explained["application_id"], explained["why"]) == ("talk", "it has finished")
 
 
-async def test_calls_without_an_application_share_one_for_each_tenant(context: SimpleNamespace) -> None:
+async def test_calls_without_an_application_share_one_for_each_key(context: SimpleNamespace) -> None:
     async with clients(context) as asked:
+        names = {}
         for key in KEYS:
             for number in (0, 1):
                 answer = await asked.ask(key, "POST", "/v1/completions", {"prompt": "p", "max_tokens": 3}, number)
-                assert answer.headers["x-application-id"] == "~anonymous"
-            assert (await asked.ask(key, "GET", "/v1/applications/~anonymous")).status_code == 404
+                assert answer.headers["x-application-id"] == names.setdefault(key, answer.headers["x-application-id"])
+            assert names[key].startswith("~anonymous")
+            assert (await asked.ask(key, "GET", f"/v1/applications/{names[key]}")).status_code == 404
+        assert len(set(names.values())) == len(KEYS)
+        assert not any(key in name for key, name in names.items() if key)
         applications = asked.system.core.applications
-        assert {name: app.call_count for name, app in applications.items()} == {
-            "~anonymous": 2,
-            "acme/~anonymous": 2,
-            "bolt/~anonymous": 2,
-        }
+        assert [app.call_count for app in applications.values()] == [2] * len(KEYS)
 
 
 async def test_refusals_name_the_bare_id(context: SimpleNamespace) -> None:
@@ -259,7 +260,7 @@ async def test_a_tenant_in_the_body_counts_for_nothing(context: SimpleNamespace)
         assert (
             await asked.ask("sk-acme", "POST", "/v1/completions", body, headers={"X-Tenant": "bolt"})
         ).status_code == 200
-        assert list(asked.system.core.applications) == ["acme/~anonymous"]
+        assert list(asked.system.core.applications) == [f"acme/{ANONYMOUS_APPLICATION}.{key_group('Bearer sk-acme')}"]
 
 
 async def test_explain_names_only_the_tenants_own(context: SimpleNamespace) -> None:

