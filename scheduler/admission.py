@@ -5,8 +5,8 @@ before some call ends; the projected peak is the largest use at those moments, w
 call. Reserving p + d for each call instead wastes what calls in different phases never hold together, and
 looking at the present use alone admits calls that will be preempted.
 
-A sequence that holds h tokens occupies at most (h + B − 1)/B blocks of B tokens; this bound, not the exact
-ceiling, makes the peak a sum over suffixes: O(k log k) for k calls.
+A sequence that holds h tokens occupies ⌈h/B⌉ blocks of B tokens. Sequences are counted by what their last block holds,
+so that the blocks of all after some iterations are a sum over B numbers: O(k·(log k + B)) for k calls.
 """
 
 from __future__ import annotations
@@ -30,17 +30,20 @@ def bound_tokens(holding: Holding, block_tokens: int) -> int:
 
 
 def projected_peak_tokens(holdings: Iterable[Holding], block_tokens: int) -> int:
-    """The most KV tokens that these calls will ever hold at once, in whole blocks (an upper bound).
+    """The most KV tokens that these calls will ever hold at once, in whole blocks; 0 for no calls.
 
     At the end of the k-th call to end, after r_k more iterations, those that have not ended before hold
-    Σ n·(h + r_k + B − 1) tokens. Returns 0 for no calls.
+    Σ n·⌈(h + r_k)/B⌉·B.
     """
     by_end = sorted(holdings, key=lambda holding: holding.rest_tokens, reverse=True)
-    peak = 0
-    held = 0
-    sequences = 0
+    peak = blocks = sequences = 0
+    begun = [0] * block_tokens
     for holding in by_end:
+        whole, over = divmod(holding.held_tokens, block_tokens)
+        blocks += holding.sequences * whole
         sequences += holding.sequences
-        held += holding.sequences * (holding.held_tokens + block_tokens - 1)
-        peak = max(peak, held + sequences * holding.rest_tokens)
-    return peak
+        begun[over] += holding.sequences
+        rounds, steps = divmod(holding.rest_tokens, block_tokens)
+        second = sum(begun[block_tokens - steps + 1 :]) if steps else -begun[0]
+        peak = max(peak, blocks + sequences * (rounds + 1) + second)
+    return peak * block_tokens

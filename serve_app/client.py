@@ -7,7 +7,8 @@
 Transport and retries: `serve_app.client_transport`; open applications: `serve_app.client_application`.
 """
 
-from serve_app.client_application import Answer, AsyncApplication, CallTrace
+from serve_app.client_answers import Answer, CallTrace
+from serve_app.client_application import AsyncApplication
 from serve_app.client_async import DEFAULT_URL, AsyncJustitia, AsyncSubmitted
 from serve_app.client_sync import Application, Justitia, Submitted
 from serve_app.client_transport import JustitiaError, JustitiaUnreachable

@@ -12,17 +12,16 @@ Laws.
 from __future__ import annotations
 
 import asyncio
-import json
 import uuid
-from collections import Counter
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager, suppress
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
+from serve_app.client_answers import Answer, CallTrace, Messages, Trace, answer_of, chat_messages, chunks_of
 from serve_app.client_transport import JustitiaError, Transport, application_path
 
 if TYPE_CHECKING:
@@ -32,65 +31,11 @@ CHAT_PATH = "/v1/chat/completions"
 COMPLETIONS_PATH = "/v1/completions"
 END_S = 10.0
 
-Messages = str | Sequence[Mapping[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class CallTrace:
-    """One call that ran. Times are seconds since its application began; `after` are names of earlier calls.
-
-    `name` is the stage and a number (`map-2`). Token counts are the call's in all, 0 where no usage was told.
-    """
-
-    name: str
-    stage: str | None
-    started_s: float
-    finished_s: float
-    after: tuple[str, ...]
-    prompt_tokens: int
-    output_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a call answered: one text a sequence, `text` the first of them; `raw` is the service's own answer.
-
-    `output_tokens` are those of all sequences. `name` is that of its `CallTrace`.
-    """
-
-    texts: list[str]
-    finish_reason: str
-    prompt_tokens: int
-    output_tokens: int
-    name: str
-    raw: dict[str, Any] = field(repr=False)
-
-    @property
-    def text(self) -> str:
-        return self.texts[0]
-
 
 class Model(Protocol):
     """Which model requests name."""
 
     async def model_name(self) -> str: ...
-
-
-@dataclass(slots=True)
-class Trace:
-    """What ran under one application id; sub-agents share it with their root."""
-
-    started_s: float = field(default_factory=monotonic)
-    calls: list[CallTrace] = field(default_factory=list)
-    numbers: Counter[str] = field(default_factory=Counter)
-
-    def name(self, stage: str | None) -> str:
-        """A name that no other call of the application has."""
-        self.numbers[stage or "call"] += 1
-        return f"{stage or 'call'}-{self.numbers[stage or 'call']}"
-
-    def elapsed_s(self) -> float:
-        return monotonic() - self.started_s
 
 
 _current: ContextVar[AsyncApplication | None] = ContextVar("justitia_application", default=None)
@@ -169,6 +114,10 @@ class AsyncApplication:
         }
         try:
             await self._transport.ask("POST", "/v1/applications", document, repeatable=self._named_by_us)
+        except asyncio.CancelledError:
+            if self._named_by_us:  # another id may be that of somebody else's
+                await self.end(cancelled=True)
+            raise
         except JustitiaError as error:
             if not (self._named_by_us and error.code == "duplicate_id"):  # its answer was lost on the way
                 raise
@@ -211,7 +160,7 @@ class AsyncApplication:
 
         `after`: the answers that it was made from, for the trace. Raises JustitiaError.
         """
-        body = {"messages": _messages(messages), "max_tokens": max_tokens, "n": n, **sampling}
+        body = {"messages": chat_messages(messages), "max_tokens": max_tokens, "n": n, **sampling}
         return await self._call(CHAT_PATH, body, stage, after)
 
     async def complete(
@@ -242,18 +191,22 @@ class AsyncApplication:
             raise ValueError("a stream of text has one sequence: n must be 1")
         options = {"stream": True, "stream_options": {"include_usage": True}}
         body = await self._body(
-            {"messages": _messages(messages), "max_tokens": max_tokens, **options, **sampling}, stage
+            {"messages": chat_messages(messages), "max_tokens": max_tokens, **options, **sampling}, stage
         )
         with self._traced(stage, after) as (_, usage):
             async with self._transport.stream(CHAT_PATH, body) as lines:
-                async for chunk in _chunks(lines):
+                async for chunk in chunks_of(lines):
                     usage.update(chunk.get("usage") or {})
                     for choice in chunk["choices"]:
                         if choice["delta"].get("content"):
                             yield choice["delta"]["content"]
 
+    @property
+    def _is_open(self) -> bool:
+        return self._life == self._root._life == "open"
+
     def _require_open(self) -> None:
-        if self._life != "open" or self._root._life != "open":
+        if not self._is_open:
             raise RuntimeError("an application has calls inside its block: async with client.application(...) as app")
 
     def openai(self) -> openai.AsyncOpenAI:
@@ -281,7 +234,7 @@ class AsyncApplication:
         with self._traced(stage, after) as (name, usage):
             raw = await self._transport.ask("POST", path, body)
             usage.update(raw.get("usage") or {})
-        return _answer(raw, name)
+        return answer_of(raw, name)
 
     async def _body(self, fields: dict[str, Any], stage: str | None) -> dict[str, Any]:
         self._require_open()
@@ -303,40 +256,4 @@ class AsyncApplication:
 def _enclosing(transport: Transport) -> AsyncApplication | None:
     """The application of the same client whose block this runs in."""
     current = _current.get()
-    return current if current is not None and current._transport is transport else None
-
-
-def _messages(messages: Messages) -> list[dict[str, Any]]:
-    if isinstance(messages, str):
-        return [{"role": "user", "content": messages}]
-    return [dict(message) for message in messages]
-
-
-def _answer(raw: dict[str, Any], name: str) -> Answer:
-    choices = sorted(raw["choices"], key=lambda choice: choice["index"])
-    texts = [choice["message"].get("content") or "" if "message" in choice else choice["text"] for choice in choices]
-    usage = raw.get("usage") or {}
-    return Answer(
-        texts=texts,
-        finish_reason=choices[0].get("finish_reason") or "",
-        prompt_tokens=usage.get("prompt_tokens", 0),
-        output_tokens=usage.get("completion_tokens", 0),
-        name=name,
-        raw=raw,
-    )
-
-
-async def _chunks(lines: Any) -> AsyncGenerator[dict[str, Any]]:
-    """The objects of an event stream. Raises JustitiaError for an error among them, or an end without its mark."""
-    async with aclosing(lines):
-        async for line in lines:
-            text = line.removeprefix("data:").strip() if line.startswith("data:") else ""
-            if text == "[DONE]":
-                return
-            if not text:
-                continue
-            chunk = json.loads(text)
-            if "error" in chunk:
-                raise JustitiaError(str(chunk["error"].get("message", chunk["error"])), 503)
-            yield chunk
-    raise JustitiaError("the answer broke off", 503)
+    return current if current is not None and current._transport is transport and current._is_open else None

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import httpx
 
-from serve_app.client_application import Answer, AsyncApplication, CallTrace, Messages
+from serve_app.client_answers import Answer, CallTrace, Messages
+from serve_app.client_application import AsyncApplication
 from serve_app.client_async import AsyncJustitia, AsyncSubmitted
 
 if TYPE_CHECKING:

@@ -166,7 +166,8 @@ class Ingress:
 
     async def local_applications(self, tenant: str = DEFAULT_TENANT) -> list[dict[str, Any]]:
         """A tenant's applications that this ingress holds, without their calls."""
-        return [status.model_dump(exclude={"calls"}) for status in self._runner.summaries(tenant)]
+        held = [*self._runner.summaries(tenant), *self._open.summaries(tenant)]
+        return [status.model_dump(exclude={"calls"}) for status in held]
 
     async def holds_application(self, application_id: str, tenant: str = DEFAULT_TENANT) -> bool:
         """Does this ingress hold the application?"""

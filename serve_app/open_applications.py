@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator
 from typing import Any
 
+from cluster.clock import wall_s
 from cluster.scheduler_link import SchedulerLink
 from cluster.telemetry import log_event
 from scheduler.actions import (
@@ -30,6 +31,8 @@ from scheduler.actions import (
 from scheduler.events import ApplicationArrived, ApplicationCancelled
 from scheduler.types import ApplicationRecord, ApplicationSpec
 from serve_app.application_events import EventStream
+from serve_app.application_status import record_fields
+from serve_app.documents import ApplicationStatus
 from serve_app.errors import ApiError, from_refusal
 from serve_app.tenants import bare_id, in_tenants_words
 
@@ -43,7 +46,11 @@ class OpenApplication:
 
     def __init__(self, spec: ApplicationSpec) -> None:
         self.application_id = spec.application_id
-        self.application_type = spec.application_type
+        self.spec = spec
+        self._created_s = wall_s()
+        self._tag: PublishTag | None = None
+        self._started = False
+        self._calls_done = 0
         self.events = EventStream(MAX_EVENTS)
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._record: ApplicationRecord | None = None
@@ -58,6 +65,25 @@ class OpenApplication:
             case _ if self._record is None:
                 self._take_while_it_runs(action)
 
+    def summary(self) -> ApplicationStatus:
+        """What a client may know, as far as this ingress was told."""
+        known = {} if self._record is None else {**record_fields(self._record), "calls_total": self._record.calls}
+        running = "running" if self._started else "queued"
+        return ApplicationStatus.model_validate(
+            {
+                **known,
+                "application_id": bare_id(self.application_id),
+                "application_type": self.spec.application_type,
+                "tenant": self.spec.tenant,
+                "weight": self.spec.weight,
+                "state": running if self._record is None else self._record.outcome,
+                "finish_tag": None if self._tag is None else self._tag.finish_tag,
+                "predicted_cost": None if self._tag is None else self._tag.predicted_cost,
+                "created_s": self._created_s,
+                "calls_done": self._calls_done,
+            }
+        )
+
     def lose_audit(self) -> None:
         """The scheduler that ended this application is gone, and the reference that it kept went with it."""
         if self._record is not None:
@@ -66,14 +92,18 @@ class OpenApplication:
     def _take_while_it_runs(self, action: Action) -> None:
         match action:
             case PublishTag():
+                self._tag = action
                 self.events.add("tag_set", tag=action.finish_tag, reason=action.reason)
                 if not self.accepted.done():
                     self.accepted.set_result(None)
             case Reject(call_id=None):
                 self._refuse(action)
             case Grant():
+                self._started = True
                 self.events.add("call_granted", call=action.call_id, replica=action.replica_id)
             case PublishCallEnd():
+                self._started = True
+                self._calls_done += action.outcome == "finished"
                 tokens = sum(action.output_tokens)
                 self.events.add("call_ended", call=action.call_id, outcome=action.outcome, output_tokens=tokens)
             case PublishCompletion(record=record):
@@ -108,7 +138,11 @@ class OpenApplications:
     def type_of(self, application_id: str) -> str | None:
         """What type the application was said to be, where it is held."""
         one = self._held.get(application_id)
-        return None if one is None else one.application_type
+        return None if one is None else one.spec.application_type
+
+    def summaries(self, tenant: str) -> list[ApplicationStatus]:
+        """A tenant's applications that are kept here, oldest first."""
+        return [one.summary() for one in self._held.values() if one.spec.tenant == tenant and one.accepted.done()]
 
     def events(self, application_id: str, after: int = 0) -> AsyncGenerator[dict[str, Any]]:
         """Events of an application that is held, from number `after` + 1 on, until it has settled."""

@@ -73,9 +73,7 @@ def _weight(running: Sequence[RunningCall]) -> float:
 def _tokens_below(cost: float, running: Sequence[RunningCall]) -> int:
     """The most tokens, the same of each sequence, that together cost less than this in KV token-time; 0 if none do."""
     sequences = sum(one.facts.sequences for one in running)
-    held = sum(
-        one.facts.sequences * (one.facts.prompt_tokens + one.kept_tokens + one.made_tokens) for one in running
-    )
+    held = sum(one.facts.sequences * (one.facts.prompt_tokens + one.kept_tokens + one.made_tokens) for one in running)
     low, high = 0, max(int(cost // (held + sequences)), 0)
     while low < high:
         middle = (low + high + 1) // 2

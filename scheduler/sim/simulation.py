@@ -39,7 +39,7 @@ from scheduler.events import (
 from scheduler.lifecycle import CallState
 from scheduler.policies.contract import ALWAYS, RunningCall
 from scheduler.settings import Admission, ClockMode, CoreSettings
-from scheduler.sim.batch import NS, Batch
+from scheduler.sim.batch import NS, Batch, Moved
 from scheduler.sim.engine import REFERENCE, EngineProfile
 from scheduler.sim.prediction import Oracle, Predictor
 from scheduler.sim.workload import TraceApplication, TraceCall, WorkloadError
@@ -156,6 +156,7 @@ class _Engine:
 Sink = Callable[[ApplicationResult], None]
 Watch = Callable[["Simulation"], None]
 Hear = Callable[[float, Event, Sequence[Action]], None]
+Generated = tuple[tuple[str, tuple[int, ...]], ...]
 
 SPARE_SIZES = 64
 """Sizes of calls that wait no more, kept beside those that do."""
@@ -246,7 +247,7 @@ class Simulation:
         wake = self._next_wake()
         sleeper = next((engine for engine in self._engines if not engine.planned), None)
         if outside_ns is not None and sleeper is not None and (wake is None or outside_ns < wake[0]):
-            self.now_ns = max(self.now_ns, outside_ns)
+            self.now_ns, self._settling = max(self.now_ns, outside_ns), -1
             self._see_outside()
             self._admit_where_possible(None)
             return
@@ -292,20 +293,30 @@ class Simulation:
 
     def _settle(self, engine: _Engine) -> bool:
         """Some iterations are over: tell the core. Returns whether the queue may have changed by it."""
-        batch, used_before = engine.batch, engine.batch.used_blocks
-        planned, engine.planned, engine.at_ns = engine.planned, 0, self.now_ns
-        moved = batch.run(planned, self._in_order)
-        self._used_block_ns += moved.duration_ns * (used_before + batch.used_blocks) // 2
-        self.result.iterations += moved.iterations
-        self.result.busy_s += moved.duration_ns / NS
+        moved = self._run(engine, engine.planned)
         generated = tuple(self._progress(engine, bool(moved.preempted or moved.ended)))
-        used_tokens = batch.used_blocks * batch.profile.block_tokens if self._reports_all else 0
-        self._tell(ProgressReported(engine.replica_id, float(moved.service), moved.iterations, used_tokens, generated))
+        self._report(engine, moved, generated)
         for lease_id, made in moved.preempted:
             self._preempt(engine, lease_id, made)
         for lease_id in sorted(moved.ended, key=self._place_in_trace):
             self._finish(engine, lease_id)
         return bool(moved.preempted or moved.ended or generated)
+
+    def _run(self, engine: _Engine, iterations: int) -> Moved:
+        """Let an engine do so many of the planned iterations."""
+        batch, used_before = engine.batch, engine.batch.used_blocks
+        engine.planned -= iterations
+        moved = batch.run(iterations, self._in_order)
+        engine.at_ns += moved.duration_ns
+        self._used_block_ns += moved.duration_ns * (used_before + batch.used_blocks) // 2
+        self.result.iterations += moved.iterations
+        self.result.busy_s += moved.duration_ns / NS
+        return moved
+
+    def _report(self, engine: _Engine, moved: Moved, generated: Generated) -> None:
+        used_tokens = engine.batch.used_blocks * engine.batch.profile.block_tokens if self._reports_all else 0
+        service = float(moved.service)
+        self._tell(ProgressReported(engine.replica_id, service, moved.iterations, used_tokens, generated))
 
     def _progress(self, engine: _Engine, leave: bool) -> Iterator[tuple[str, tuple[int, ...]]]:
         """What the core must hear of running calls at a stop: all of them, or those that outgrow their predictions.
@@ -313,26 +324,26 @@ class Simulation:
         `leave` says whether calls leave the batch now.
         """
         if self._reports_all and (leave or not self._reports_late):
-            yield from self._made(engine, 0)
+            yield from self._made(engine)
             return
         for lease_id, call in list(engine.short.items()):
             if lease_id in engine.batch and _has_outgrown(call, made := engine.batch.made_tokens(lease_id)):
                 yield lease_id, (made,) * call.sequences
 
-    def _made(self, engine: _Engine, over: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """What the calls of a batch have made, `over` iterations after it was settled last."""
-        engine.told = engine.batch.iterations + over
+    def _made(self, engine: _Engine) -> Iterator[tuple[str, tuple[int, ...]]]:
+        engine.told = engine.batch.iterations
         for lease_id in engine.batch.leases:
-            yield lease_id, (engine.batch.made_tokens(lease_id) + over,) * self.core.leases[lease_id].sequences
+            yield lease_id, (engine.batch.made_tokens(lease_id),) * self.core.leases[lease_id].sequences
 
-    def _tell_made(self) -> None:
-        """Before the order is asked for or moved: what all calls have made, where that is told late."""
-        if not self._reports_late:
-            return
+    def _catch_up(self) -> None:
+        """Before the order is asked for or moved: tell what all engines have done by now and the core does not know."""
         for number, engine in enumerate(self._engines):
             over = engine.iterations_over(self.now_ns - (number > self._settling))  # it is settled after this one
-            if engine.told < engine.batch.iterations + over:
-                self._tell(ProgressReported(engine.replica_id, 0.0, 0, 0, tuple(self._made(engine, over))))
+            if over:
+                moved = self._run(engine, over)
+                self._report(engine, moved, tuple(self._progress(engine, leave=False)))
+            if self._reports_late and engine.told < engine.batch.iterations:
+                self._tell(ProgressReported(engine.replica_id, 0.0, 0, 0, tuple(self._made(engine))))
 
     def _finish(self, engine: _Engine, lease_id: str) -> None:
         call = self.core.leases[lease_id]
@@ -365,7 +376,8 @@ class Simulation:
             return False
         if not changed and engine.batch.iterations <= engine.steady and not self._head_fits(engine):
             return False
-        self._tell_made()
+        if self._reports_all:
+            self._catch_up()
         admitted = False
         while self._head_fits(engine):
             if not self._tell(CapacityOffered(engine.replica_id, 1)):
@@ -386,7 +398,7 @@ class Simulation:
         engine.version += 1
         engine.planned = iterations
         if self._reports_late and batch.falls_short(iterations):
-            self._tell_made()
+            self._catch_up()
         if iterations:
             ends_ns = engine.at_ns + batch.duration_ns(iterations)
             heapq.heappush(self._wakes, (ends_ns, int(engine.replica_id[1:]), engine.version))
@@ -454,7 +466,8 @@ class Simulation:
             heapq.heappush(self._wakes, (ends_ns, int(engine.replica_id[1:]), engine.version))
 
     def _in_order(self, leases: list[str]) -> list[str]:
-        self._tell_made()
+        if self._reports_all:
+            self._catch_up()
         return sorted(leases, key=self.core.standing)
 
     def _place_in_trace(self, lease_id: str) -> tuple[int, int]:
@@ -525,7 +538,7 @@ class Simulation:
         """Tell the core of all that happened outside by now; returns whether anything has."""
         seen = False
         while (moment_ns := self._next_outside_ns()) is not None and moment_ns <= self.now_ns:
-            self._tell_made()
+            self._catch_up()
             if moment_ns == self._arrival_ns():
                 assert self._coming is not None
                 self._arrive(self._coming, moment_ns)

@@ -86,9 +86,9 @@ def policies(
             simulated=simulated,
             config=load_config(config),
         )
-        bench = Bench(question, out, console)
-        console.print(calibration_line(bench.calibration()), soft_wrap=True, highlight=False)
-        compared = bench.compared()
+        with Bench(question, out, console) as bench:
+            console.print(calibration_line(bench.calibration()), soft_wrap=True, highlight=False)
+            compared = bench.compared()
         if html is not None:
             _write_report(html, compared, str(workload), intensity)
     _print(compared, as_json)

@@ -50,6 +50,7 @@ def evaluate(
     justitia evaluate --model model --workload train.jsonl --skip-per-type 100
     """
     from predictors.evaluation import evaluate as compare
+    from predictors.evaluation import order_interval
     from predictors.store import load
     from serve_app.training import asked_and_costs
     from serve_app.training_data import read_finished
@@ -61,14 +62,18 @@ def evaluate(
         asked, costs = asked_and_costs(_beyond(read_finished(workload), skip_per_type))
         estimates, times_s = _timed_estimates(predictor, asked)
         found = compare(estimates, [one.application_type for one in asked], costs)
+        interval = order_interval(estimates, asked, costs)
         if html is not None:
             _write_plot(html, predictor, asked, costs, estimates)
     p50_ms = 1000 * median(times_s)
     if as_json:
-        http.print_json(_document(predictor, found, p50_ms))
+        http.print_json(_document(predictor, found, interval, p50_ms))
         return
     console = Console()
     console.print(_table(predictor, found))
+    if interval is not None:
+        low, high = interval
+        console.print(f"With other prompts of these types, Kendall tau: {low:.3f} to {high:.3f} (nine draws of ten).")
     console.print(f"One prediction, from text to cost: {p50_ms:.3f} ms (P50).")
     if found.replaced:
         console.print(f"{found.replaced:,} answers of the model were no cost and were replaced.")
@@ -103,11 +108,14 @@ def _timed_estimates(predictor: TrainedPredictor, asked: Sequence[Asked]) -> tup
     return estimates, times_s
 
 
-def _document(predictor: TrainedPredictor, found: Evaluation, p50_ms: float) -> dict[str, Any]:
+def _document(
+    predictor: TrainedPredictor, found: Evaluation, interval: tuple[float, float] | None, p50_ms: float
+) -> dict[str, Any]:
     overall = _quality_document(found.overall)
     return {
         "model": predictor.kind,
         **overall,
+        "kendall_tau_90": interval,
         "predict_ms_p50": p50_ms,
         "sources": found.sources,
         "replaced": found.replaced,

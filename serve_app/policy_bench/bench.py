@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import httpx
@@ -25,6 +26,7 @@ from serve_app.policy_bench.forecast import forecast, predictor_of
 from serve_app.policy_bench.live import Arrangement, LiveRun, run_live
 from serve_app.policy_bench.replay import Ended
 from serve_app.policy_bench.results import PolicyRun, Results, ResultsError, digest_of
+from serve_app.policy_bench.stage import Stage
 from serve_app.policy_bench.traffic import as_the_service_sees, check_replayable, stretched
 
 YARDSTICK = "vtc"
@@ -63,7 +65,7 @@ class Question:
 
 
 class Bench:
-    """One benchmark. The constructor reads and checks everything; `compared` runs what is missing.
+    """One benchmark: a context that ends what it started. The constructor reads and checks, `compared` runs.
 
     Raises CannotSimulate, TrafficError, ResultsError, ModelFileError or ValueError, each in words.
     """
@@ -71,6 +73,7 @@ class Bench:
     def __init__(self, question: Question, out: Path, console: Console) -> None:
         self._question = question
         self._console = console
+        self._stage = Stage(console)
         self._engine = engine_settings(question.simulated)
         self._sizes = engine_sizes(self._engine)
         self._applications, self._calibrating = _split(question)
@@ -83,12 +86,17 @@ class Bench:
             rule=rule,
             predictor_dir=question.predictor_dir,
             limit_s=question.seconds,
-            console=console,
         )
         try:
             self._results = Results.open(out, question.settings(self._engine))
         except OSError as error:
             raise ResultsError(f"{error.filename}: {error.strerror}") from error
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stage.__exit__(kind, error, at)
 
     def compared(self) -> list[Compared]:
         """Every policy's run beside its forecast."""
@@ -140,7 +148,7 @@ class Bench:
     def _live(self, name: str, policy: str, applications: Sequence[TraceApplication]) -> LiveRun:
         with _progress(self._console, name, len(applications)) as ended:
             try:
-                return run_live(self._arrangement, policy, applications, ended)
+                return run_live(self._stage, self._arrangement, policy, applications, ended)
             except (httpx.HTTPError, TimeoutError) as error:
                 raise ResultsError(f"{name}: the service does not answer: {error!r}") from error
 

@@ -11,17 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from rich.console import Console
 
 from scheduler.sim.calibration import Iteration, read_iterations
-from scheduler.sim.workload import TraceApplication
-from serve_app.cli.service import running_service
+from scheduler.sim.workload import TraceApplication, TraceCall
 from serve_app.policy_bench.deployment import Config, bench_config
 from serve_app.policy_bench.replay import Ended, Outcome, replay
+from serve_app.policy_bench.results import ResultsError
+from serve_app.policy_bench.stage import Stage
 from serve_app.policy_bench.traffic import LengthRule
 
-WARM_UP_PROMPT_TOKENS, WARM_UP_OUTPUT_TOKENS = 1500, 128
-"""One request before the clock starts. Its length is what is predicted of a call while nothing is known."""
+WARM_UP = TraceApplication(
+    application_id="warm-up",
+    application_type="warm-up",
+    arrival_s=0.0,
+    calls=(TraceCall(name="only", prompt_tokens=700, output_tokens=128),),
+)
+"""Its length is what is predicted of any call while nothing has ended."""
 
 TIMEOUT_S = 120.0
 REPORT_WAIT_S = 2.0
@@ -36,7 +41,6 @@ class Arrangement:
     rule: LengthRule
     predictor_dir: Path | None
     limit_s: float
-    console: Console
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,18 +54,18 @@ class LiveRun:
     kv_used_tokens: list[int]
 
 
-def run_live(arrangement: Arrangement, policy: str, applications: Sequence[TraceApplication], ended: Ended) -> LiveRun:
-    """Replay the applications under a policy on a service of its own. Ends the command when it cannot start.
+def run_live(
+    stage: Stage, arrangement: Arrangement, policy: str, applications: Sequence[TraceApplication], ended: Ended
+) -> LiveRun:
+    """Replay the applications under a policy on a service of its own.
 
-    Raises httpx.HTTPError when the service does not answer before the clock starts.
+    Raises httpx.HTTPError when the service does not answer outside the replay, ResultsError when it does not start.
     """
-    from cluster.deploy.local import free_port  # Ray takes a second to import
-
     with tempfile.TemporaryDirectory(prefix="justitia-bench-") as directory:
         log = Path(directory) / "iterations.jsonl"
         engine = {**arrangement.engine, "iteration_log": str(log)}
-        config = bench_config(arrangement.config, engine, policy, free_port(), arrangement.predictor_dir)
-        with running_service(config, arrangement.console) as url:
+        config = bench_config(arrangement.config, engine, policy, stage.choose_port(), arrangement.predictor_dir)
+        with stage.service(config) as url:
             outcomes, before, after, begin = asyncio.run(_run(arrangement, url, applications, ended, log))
         lines = log.read_text("utf-8").splitlines(keepends=True)[begin:]
     return LiveRun(
@@ -83,16 +87,10 @@ async def _run(
 
 
 async def _warm_up(url: str, rule: LengthRule) -> None:
-    body = {
-        "model": rule.model,
-        "prompt": "." * WARM_UP_PROMPT_TOKENS * rule.chars_per_token,
-        "max_tokens": WARM_UP_OUTPUT_TOKENS,
-        "ignore_eos": True,
-        "temperature": 0,
-    }
-    async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S) as client:
-        answer = await client.post("/v1/completions", json=body)
-        answer.raise_for_status()
+    """One application from beginning to end, so that everything has been loaded that runs need."""
+    (outcome,) = await replay(url, [WARM_UP], rule, TIMEOUT_S, lambda _: None)
+    if outcome.error is not None:
+        raise ResultsError(f"an application of one call: {outcome.error}")
 
 
 async def _counters(url: str) -> tuple[int, int]:

@@ -10,7 +10,7 @@ import pytest
 
 from scheduler.settings import ClockMode
 from scheduler.sim.experiments import EXPERIMENTS
-from scheduler.sim.experiments.admissions import admissions
+from scheduler.sim.experiments.admissions import POLICIES, admissions
 from scheduler.sim.experiments.clocks import clocks
 from scheduler.sim.experiments.completion_times import BASELINES, figure_8, figure_10, figure_12
 from scheduler.sim.experiments.elephant import elephant_and_mice, figure_11
@@ -199,10 +199,10 @@ def test_every_clock_gets_its_own_run(laboratory: Laboratory) -> None:
 
 def test_admission_compares_both_on_the_same_applications(laboratory: Laboratory) -> None:
     found = admissions(laboratory, (10.0,))
-    assert column(found.tables[0], "admission") == ["engine", "projected"] * 2
+    assert column(found.tables[0], "admission") == ["engine", "projected"] * len(POLICIES)
     preempted = column(found.tables[0], "preempted")
     measures = ("preemptions, admission by the engine", "preemptions, projected peak")
-    assert [ours(found, f"{policy}: {one}") for policy in ("justitia", "fcfs") for one in measures] == preempted
+    assert [ours(found, f"{policy}: {one}") for policy in POLICIES for one in measures] == preempted
 
 
 def test_predictors_are_compared_by_error_and_by_what_it_costs(laboratory: Laboratory) -> None:

@@ -30,6 +30,7 @@ SMALL = EngineProfile(
     max_model_len=160,
 )
 CHUNKED = dataclasses.replace(SMALL, chunked_prefill=True, prefill_tokens_per_iteration=12, prefix_cache_blocks=20)
+SLOW = dataclasses.replace(SMALL, base_s=0.0231)
 FAST = dataclasses.replace(CHUNKED, base_s=0.007, usable_blocks=30)
 
 
@@ -106,6 +107,25 @@ def test_jumps_give_what_single_steps_give(policy: str, profile: EngineProfile) 
         seen_s = 0.5 if own_cost else 0.06
         for one in jumped.applications:
             assert one.gps_finish_s == pytest.approx(gps[one.application_id], abs=seen_s)
+
+
+@pytest.mark.parametrize("policy", ["justitia", "fcfs", "vtc", "srtf", "sjf", "las", "gps"])
+@pytest.mark.parametrize("engines", [(SMALL, SMALL), (SMALL, SLOW, FAST)], ids=["alike", "different"])
+def test_jumps_of_several_engines_give_what_their_steps_give(policy: str, engines: Sequence[EngineProfile]) -> None:
+    """A crowd whose engines often end an iteration at the same moment, and see arrivals in the middle of a jump."""
+    jumped, stepped = (run(kind, crowd(1, 30, 3.0), policy, engines) for kind in (Simulation, Stepper))
+    assert finishes(jumped) == finishes(stepped)
+    assert (jumped.iterations, jumped.preemptions) == (stepped.iterations, stepped.preemptions)
+    assert jumped.busy_s == pytest.approx(stepped.busy_s)
+
+
+@given(st.integers(0, 10**6), st.sampled_from(["vtc", "srtf", "las", "equinox", "fairserve"]), st.floats(0.1, 9.0))
+@settings(deadline=None, max_examples=25)
+def test_what_is_told_late_orders_as_what_is_told_at_once(seed: int, policy: str, weight: float) -> None:
+    """Weights that no float holds exactly: counters are the same in however many reports they grow."""
+    workload = [dataclasses.replace(one, weight=one.weight * weight) for one in crowd(seed, 15, 3.0)]
+    jumped, stepped = (run(kind, workload, policy) for kind in (Simulation, Stepper))
+    assert finishes(jumped) == finishes(stepped)
 
 
 @given(st.integers(0, 10**6), st.sampled_from([TypeMean, Nothing]))

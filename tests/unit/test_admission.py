@@ -17,4 +17,6 @@ def test_calls_in_different_phases_never_hold_their_maxima_together() -> None:
 
 
 def test_a_sequence_is_counted_in_blocks() -> None:
-    assert projected_peak_tokens([Holding(1, 1, 3)], 16) == 3 * (1 + 15 + 1)
+    assert projected_peak_tokens([Holding(1, 1, 3)], 16) == 3 * 16
+    assert projected_peak_tokens([Holding(15, 1, 3)], 16) == 3 * 16
+    assert projected_peak_tokens([Holding(16, 1, 3)], 16) == 3 * 32

@@ -34,7 +34,7 @@ def test_an_empty_replica_takes_anything_and_a_second_call_must_fit() -> None:
     assert one.fits(Holding(500, 500, 64))
     one.hold("x", Holding(30, 10, 1))
     assert one.fits(Holding(10, 10, 1))
-    assert not one.fits(Holding(40, 10, 1))
+    assert not one.fits(Holding(60, 10, 1))
     assert not one.fits(Holding(1, 1, 4)), "five sequences in four slots"
 
 

@@ -95,7 +95,7 @@ def test_without_the_shared_folder_it_says_so_and_generates(no_shared_folder: Pa
 
 
 def test_table_2_trains_its_models_and_times_them() -> None:
-    (document,) = found("table2", "--limit", "40", "--train", "default,mlp")
+    (document,) = found("table2", "--limit", "12", "--train", "default,mlp")
     table = document["tables"][0]
     assert table["headings"] == ["predictor", "error %", "overhead ms", "training s", "mean s"]
     rows = {name: cells for name, *cells in table["rows"]}
@@ -129,7 +129,7 @@ def test_each_run_learns_in_a_model_of_its_own() -> None:
 
 
 def test_held_out_workloads_are_served_with_the_trained_model() -> None:
-    (document,) = found("held_out", "--limit", "30")
+    (document,) = found("held_out", "--limit", "12")
     rows = document["tables"][0]["rows"]
     assert [row[:2] for row in rows] == [[seed, name] for seed in range(1, 6) for name in ("default", "oracle")]
 

@@ -326,6 +326,43 @@ async def test_calls_outside_the_block_are_refused_here() -> None:
     assert len(service.asked) == 2
 
 
+async def test_a_task_that_outlives_its_block_begins_an_application_of_its_own() -> None:
+    service = Service(ok({}))
+    async with service.client() as client:
+        over = asyncio.Event()
+
+        async def later() -> str:
+            await over.wait()
+            async with client.application("later") as app:
+                return app.id
+
+        async with client.application("first") as app:
+            task = asyncio.create_task(later())
+            await client.scheduler()
+        over.set()
+        assert await task != app.id
+
+
+async def test_a_beginning_that_is_cancelled_is_taken_back() -> None:
+    begun = asyncio.Event()
+    asked: list[str] = []
+
+    async def slow(request: httpx.Request) -> httpx.Response:
+        asked.append(request.method)
+        if request.method == "POST":
+            begun.set()
+            await asyncio.Event().wait()
+        return ok({})
+
+    async with AsyncJustitia("http://service", http=httpx.MockTransport(slow)) as client:
+        beginning = asyncio.create_task(client.application("kind").begin())
+        await begun.wait()
+        beginning.cancel()
+        with suppress(asyncio.CancelledError):
+            await beginning
+    assert asked == ["POST", "DELETE"]
+
+
 async def test_applications_of_two_programs_and_two_clients_do_not_meet() -> None:
     service, other = Service(ok({})), Service(ok({}))
     async with service.client() as client, other.client() as second:

@@ -25,7 +25,7 @@ from serve_app.settings import IngressSettings, LearningSettings
 from serve_app.training import ModelKind, train
 from serve_app.training_data import FinishedApplication
 from tests.in_process import InProcessIngress, InProcessSystem, eventually, started
-from tests.learning import record
+from tests.learning import many, record
 from tests.predicting import made_up
 
 
@@ -76,6 +76,21 @@ async def test_without_settings_nothing_is_kept_or_trained() -> None:
     with pytest.raises(LookupError):
         await predictor.rollback()
     await predictor.close()
+
+
+async def test_a_state_directory_that_cannot_be_used_fails_nobody(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("a file")
+    learning = LearningSettings(enabled=True, min_new=5, min_held_out=2)
+    predictor = LivePredictor(IngressSettings(state_dir=tmp_path / "state", learning=learning), "one")
+    await predictor.start()
+    assert predictor.predictions.on_ended is not None
+    for application in many(6):
+        predictor.predictions.on_ended(application)
+    await eventually(lambda: predictor.status()["last_training"] is not None)
+    assert predictor.status()["last_training"]["outcome"] == "failed"
+    await predictor.close()
+    assert predictor.status()["log_lost"] == 12
+    assert predictor.status()["version"] == 1
 
 
 @pytest.mark.parametrize("log_prompts", [False, True])

@@ -12,8 +12,10 @@ from cluster.scheduler_link import SchedulerLink
 from scheduler.actions import PublishTag, Refusal, Reject
 from scheduler.events import ApplicationArrived, ApplicationCancelled
 from scheduler.types import ApplicationSpec, CallKey
+from serve_app.documents import ApplicationStatus
 from serve_app.errors import ApiError
 from serve_app.open_applications import OpenApplication, OpenApplications
+from serve_app.tenants import DEFAULT_TENANT
 from tests.in_process import eventually
 from tests.unit.test_ingress import CALL, two_ingresses
 
@@ -55,6 +57,27 @@ async def test_its_events_hold_calls_from_every_ingress() -> None:
         assert names.count("call_ended") == 2
         assert names[-2:] == ["application_ended", "application_audited"]
         assert (await first.get_application("stated"))["calls_total"] == 2
+
+
+async def test_it_is_listed_and_shows_how_it_fares() -> None:
+    async with two_ingresses() as (_, first, second):
+        await first.submit_application(STATED)
+
+        async def listed() -> dict[str, Any]:
+            (status,) = await second.list_applications()
+            return dict(status)
+
+        assert {**await listed(), "calls": None}.keys() == set(ApplicationStatus.model_fields)
+        assert ((await listed())["state"], (await listed())["weight"]) == ("queued", 3.0)
+        await complete(second, application_id="stated")
+        await eventually(lambda: first._open.summaries(DEFAULT_TENANT)[0].calls_done == 1)
+        assert (await listed())["state"] == "running"
+        await first.close_application("stated")
+        await events_of(first, "stated")
+        ended = await listed()
+        assert (ended["state"], ended["calls_total"], ended["calls_done"]) == ("finished", 1, 1)
+        assert ended["completion_s"] > 0
+        assert await second.list_applications("acme") == []
 
 
 async def test_its_type_holds_for_calls_that_name_none() -> None:

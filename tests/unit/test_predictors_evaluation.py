@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import pytest
 
-from predictors.evaluation import cross_validated, evaluate, first_of_each_type
+from predictors.evaluation import cross_validated, evaluate, first_of_each_type, order_interval
 from predictors.models import Asked, CostEstimate, PerTypeCostModel, Source
 from tests.predicting import NOISE, made_up
 
@@ -55,6 +55,27 @@ def test_quality_is_counted_by_type() -> None:
     assert found.by_type["a"].kendall_tau == 1
     assert found.by_type["b"].kendall_tau is None
     assert found.by_type["b"].coverage_80 == 0
+
+
+def test_taus_interval_is_wide_where_one_prompt_is_asked_often() -> None:
+    costs = [float(number) for number in range(1, 21)]
+    right = [CostEstimate(cost, cost, cost, Source.PROMPT) for cost in costs]
+    spread = [Asked("a", str(number)) for number in range(20)]
+    assert order_interval(right, spread, costs) == (pytest.approx(1), pytest.approx(1))
+    wrong = [
+        CostEstimate(100.0 - cost, 1, 1, Source.PROMPT) if cost <= 5 else one
+        for cost, one in zip(costs, right, strict=True)
+    ]
+    often = [Asked("a", str(max(number, 4))) for number in range(20)]
+    widths = [
+        high - low for low, high in filter(None, (order_interval(wrong, asked, costs) for asked in (spread, often)))
+    ]
+    assert widths[0] < widths[1]
+    assert order_interval(wrong, often, costs) == order_interval(wrong, often, costs)
+
+
+def test_one_application_has_no_order() -> None:
+    assert order_interval([CostEstimate(1, 1, 1, Source.PROMPT)], [Asked("a", "b")], [1.0]) is None
 
 
 def test_the_first_of_each_type_are_kept_in_order() -> None:

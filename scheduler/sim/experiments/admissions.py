@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from scheduler.settings import Admission
+from scheduler.sim.experiments.completion_times import BASELINES
 from scheduler.sim.experiments.findings import Cell, Comparison, Findings, Table
 from scheduler.sim.experiments.laboratory import EVEN, Laboratory, Outcome, under
 
 INTENSITIES = (1.0, 2.0, 3.0)
-POLICIES = ("justitia", "fcfs")
+POLICIES = tuple(BASELINES)
+"""Those of figure 8."""
 
 
 def admissions(laboratory: Laboratory, intensities: Sequence[float] = INTENSITIES) -> Findings:
