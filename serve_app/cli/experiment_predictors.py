@@ -143,8 +143,12 @@ def _comparisons(name: str, model: Model, took_ms: float) -> tuple[Comparison, .
 
 
 def _remarks(took_ms: Mapping[str, float]) -> tuple[str, ...]:
+    learning = (
+        f"Each model learnt from the first {SAMPLES_OF_A_TYPE} applications of each type; default goes on learning "
+        "from those that end."
+    )
     if TRANSFORMER not in took_ms:
-        return ()
+        return (learning,)
     shares = ", ".join(
         f"{name} 1/{took_ms[TRANSFORMER] / ms:.0f}" for name, ms in took_ms.items() if name != TRANSFORMER
     )
@@ -152,4 +156,4 @@ def _remarks(took_ms: Mapping[str, float]) -> tuple[str, ...]:
         "The transformer is a small encoder as it was published, of which only a linear head is trained; the paper "
         "fine-tunes the whole."
     )
-    return (f"{words} One prediction takes, as a part of its time: {shares}." if shares else words,)
+    return learning, f"{words} One prediction takes, as a part of its time: {shares}." if shares else words

@@ -37,8 +37,8 @@ def admissions(laboratory: Laboratory, intensities: Sequence[float] = INTENSITIE
         ),
         remarks=(
             "The paper's engine admits by free blocks; it has no such figure. Recomputed: tokens that were prefilled "
-            "again after preemptions. Under first come, first served a call that fits now, but not at its peak, keeps "
-            "all others waiting, so that sparing the preemptions is no gain in completion times.",
+            "again after preemptions. A call that fits now, but not at its peak, keeps all others waiting: what "
+            "sparing the preemptions gains is partly lost by that, under VTC more than is gained.",
         ),
     )
 
