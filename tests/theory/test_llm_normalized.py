@@ -103,7 +103,8 @@ def test_a_type_is_learnt_from_what_its_applications_cost() -> None:
         charged.append(policy._counters.counter("f") - before)
         policy.application_left(of)
     means = [999, 60, 80, 90]  # 60, then halfway to 100 twice, as the window is two
-    assert charged == pytest.approx([cost / mean for cost, mean in zip([60, 100, 100, 100], means, strict=True)])
+    costs = [60, 100, 100, 100]
+    assert charged == pytest.approx([cost / mean for cost, mean in zip(costs, means, strict=True)], abs=1e-6)
 
 
 def test_applications_without_service_teach_nothing_and_types_are_bounded() -> None:

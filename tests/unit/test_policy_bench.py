@@ -25,7 +25,7 @@ from scheduler.sim.workload import TraceApplication, TraceCall
 from serve_app.cli.bench_policies_tables import documents
 from serve_app.documents import ApplicationDocument
 from serve_app.policy_bench.calibration import Calibration, calibrate, slowed
-from serve_app.policy_bench.comparison import compare, policy_run
+from serve_app.policy_bench.comparison import Twin, compare, policy_run
 from serve_app.policy_bench.deployment import bench_config, engine_settings, engine_sizes, live_core
 from serve_app.policy_bench.forecast import RunningMeans, forecast, predictor_of
 from serve_app.policy_bench.live import LiveRun
@@ -348,13 +348,18 @@ def test_a_digest_follows_contents_and_names(tmp_path: Path) -> None:
 # ---- comparison
 
 
+def twin_of(count: int) -> Twin:
+    before = forecast(traces(count), "vtc", FIT.applied_to(SIZES), LIVE, Oracle)
+    return Twin(before=before, at_pace=forecast(traces(count), "vtc", slowed(FIT.applied_to(SIZES), 1.1), LIVE, Oracle))
+
+
 def traces(count: int) -> list[TraceApplication]:
     return [application(f"a{number}") for number in range(count)]
 
 
 def test_runs_are_compared_application_by_application_and_with_the_twin() -> None:
     runs = [run("vtc", 10.0, 10.0, 10.0, 10.0), run("justitia", 2.0, 5.0, 10.1, 14.0)]
-    twin = forecast(traces(4), "vtc", FIT.applied_to(SIZES), LIVE, Oracle)
+    twin = twin_of(4)
     vtc, justitia = compare(runs, traces(4), {"vtc": twin, "justitia": twin}, "vtc")
     assert vtc.run.measures.completion is not None
     assert vtc.run.measures.completion.mean_s == 10.0
@@ -362,18 +367,19 @@ def test_runs_are_compared_application_by_application_and_with_the_twin() -> Non
     assert justitia.p99_ratio == pytest.approx(1.3883)
     assert justitia.run.measures.lag is not None
     assert justitia.run.measures.lag.worst_s == 12.0
-    assert justitia.forecast_error == pytest.approx((justitia.forecast_mean_s or 0.0) / 7.775 - 1)
+    assert justitia.forecast_error == pytest.approx(justitia.forecast_mean_s / 7.775 - 1)
+    assert justitia.error_at_pace == pytest.approx(1.1 * justitia.forecast_mean_s / 7.775 - 1)
 
 
 def test_an_application_that_failed_is_listed_and_not_compared() -> None:
-    twin = forecast(traces(2), "vtc", FIT.applied_to(SIZES), LIVE, Oracle)
+    twin = twin_of(2)
     (compared,) = compare([run("vtc", 1.0, 9.0, error="refused")], traces(2), {"vtc": twin}, None)
     assert compared.errors == {"a1": "refused"}
     assert [one.application_id for one in compared.run.result.applications] == ["a0"]
 
 
 def test_the_json_has_what_simulate_has_and_the_forecast() -> None:
-    twin = forecast(traces(2), "vtc", FIT.applied_to(SIZES), LIVE, Oracle)
+    twin = twin_of(2)
     (document,) = documents(compare([run("vtc", 1.0, 3.0)], traces(2), {"vtc": twin}, "vtc"))
     assert document["policy"] == "vtc"
     assert document["mean_completion_s"] == 2.0
@@ -381,7 +387,7 @@ def test_the_json_has_what_simulate_has_and_the_forecast() -> None:
     assert (document["preemptions"], document["makespan_s"]) == (3, 3.0)
     assert {"application_id", "application_type", "completion_s"} <= document["applications"][0].keys()
     assert document["forecast_mean_completion_s"] == pytest.approx(
-        sum(one.completion_s for one in twin.applications) / 2
+        sum(one.completion_s for one in twin.before.applications) / 2
     )
     json.dumps(document)
 
