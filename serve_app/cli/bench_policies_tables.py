@@ -8,22 +8,37 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from serve_app.cli.simulation_tables import completion_table, fairness_table, number, percent
 from serve_app.cli.simulation_tables import documents as simulation_documents
-from serve_app.cli.simulation_tables import number, percent
-from serve_app.cli.simulation_tables import tables as simulation_tables
 from serve_app.policy_bench.calibration import Calibration
 from serve_app.policy_bench.comparison import NEARLY, Compared, mean_s
 
 TWIN_WORDS = (
-    "Forecast: the simulator's, from a calibration before the runs. Pace: iterations' time over the calibration's; "
-    "above 1 the machine was slower than then. At pace: how far off the simulator is with the run's own pace."
+    "Forecast: of the simulator, calibrated before the runs, at the pace that the engine's iterations had in the run. "
+    "Pace: their time over the calibration's; above 1 the machine was slower. Blind: how far off without the pace."
 )
+NOT_MEASURED = frozenset({"busy_s", "prefilled_tokens", "prefilled_tokens_per_s", "recomputed_tokens", "service"})
 
 
 def tables(compared: Sequence[Compared]) -> Iterator[Table]:
     """Completion, engine and fairness of each run, and how near the twin came."""
-    yield from simulation_tables([one.run for one in compared], details=False)
+    runs = [one.run for one in compared]
+    yield completion_table(runs)
+    yield _engine_table(compared)
+    yield fairness_table(runs)
     yield twin_table(compared)
+
+
+def _engine_table(compared: Sequence[Compared]) -> Table:
+    """What the engine did."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="Engine", title_justify="left")
+    for place, heading in enumerate(("policy", "makespan s", "tokens/s", "apps/min", "KV", "preempted")):
+        table.add_column(heading, justify="right" if place else "left", no_wrap=not place)
+    for one in compared:
+        result, measures = one.run.result, one.run.measures
+        rates = (result.makespan_s, measures.output_tokens_per_s, measures.applications_per_minute)
+        table.add_row(result.policy, *map(number, rates), percent(result.kv_used), f"{result.preemptions:,}")
+    return table
 
 
 def twin_table(compared: Sequence[Compared]) -> Table:
@@ -41,7 +56,7 @@ def twin_headings(compared: Sequence[Compared]) -> list[str]:
     """What `twin_row` has."""
     yardstick = compared[0].run.yardstick
     against = [] if yardstick is None else [f"≤ {NEARLY:g} × {yardstick}", "P99 ×"]
-    return ["policy", "mean s", "forecast s", "off by", "pace", "at pace", *against]
+    return ["policy", "mean s", "forecast s", "off by", "pace", "blind", *against]
 
 
 def twin_row(one: Compared) -> list[str]:
@@ -50,10 +65,10 @@ def twin_row(one: Compared) -> list[str]:
     row = [
         one.run.policy,
         number(None if completion is None else completion.mean_s),
-        number(one.forecast_mean_s),
+        number(mean_s(one.twin.forecast)),
         _change(one.forecast_error),
         f"{one.pace:.2f}",
-        _change(one.error_at_pace),
+        _change(one.blind_error),
     ]
     if one.run.yardstick is None:
         return row
@@ -71,26 +86,28 @@ def calibration_line(calibration: Calibration) -> str:
     return (
         f"Calibration: an iteration lasts {1e3 * fit.base_s:.2f} ms + {1e6 * fit.per_sequence_s:.0f} µs a sequence "
         f"+ {1e6 * fit.per_prefill_token_s:.1f} µs a prefilled token (R² {fit.r_squared:.2f}, {fit.iterations:,} "
-        f"iterations); the whole takes {calibration.slowdown:.2f} times as long; arrivals are stretched by "
+        f"iterations); the whole takes {calibration.slowdown:.2f} times as long, with "
+        f"{1e3 * calibration.round_trip_s:.0f} ms before a call; arrivals are stretched by "
         f"{calibration.stretch:.3f}."
     )
 
 
 def documents(compared: Sequence[Compared]) -> list[dict[str, Any]]:
-    """One object a policy: that of `justitia simulate --json`, and the forecast."""
+    """One object a policy: that of `justitia simulate --json` less what is not measured live, and the forecast."""
     plain = simulation_documents([one.run for one in compared])
-    return [{**document, **_forecast(one)} for document, one in zip(plain, compared, strict=True)]
+    measured = ({name: value for name, value in one.items() if name not in NOT_MEASURED} for one in plain)
+    return [{**document, **_forecast(one)} for document, one in zip(measured, compared, strict=True)]
 
 
 def _forecast(one: Compared) -> dict[str, Any]:
     return {
-        "forecast_mean_completion_s": one.forecast_mean_s,
-        "forecast_makespan_s": one.twin.before.makespan_s,
-        "forecast_preemptions": one.twin.before.preemptions,
+        "forecast_mean_completion_s": mean_s(one.twin.forecast),
+        "forecast_makespan_s": one.twin.forecast.makespan_s,
+        "forecast_preemptions": one.twin.forecast.preemptions,
         "forecast_error": one.forecast_error,
         "pace": one.pace,
-        "forecast_at_pace_mean_completion_s": mean_s(one.twin.at_pace),
-        "forecast_at_pace_error": one.error_at_pace,
+        "blind_forecast_mean_completion_s": mean_s(one.twin.blind),
+        "blind_forecast_error": one.blind_error,
         "share_within_1.02_of_yardstick": one.share_nearly_within,
         "p99_ratio_to_yardstick": one.p99_ratio,
         "errors": dict(one.errors),

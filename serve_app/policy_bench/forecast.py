@@ -1,14 +1,17 @@
 """The twin: the same traffic under the same policy in the simulator, on the engine as it was calibrated.
 
 It has the live scheduler's settings, admission included, and predictions of the same kind: those of the trained model
-where the service has one, from the text that the service sees, else running means of what has ended. It differs from
-the live run where the live run has what no virtual time has: reports come at their own pace, and messages take time,
-which the calibration's slowdown stands for in the mean.
+where the service has one, from the text that the service sees, else running means of what has ended. Like the live
+scheduler it hears at an application's arrival what the service makes of prompts that have not been counted yet, and
+their true lengths when they can be sent; a call can run a round trip later. It differs from the live run where that has
+what no virtual time has: reports come at their own pace, and memory is held while messages pass, which the
+calibration's slowdown stands for in the mean.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from predictors.cold_start import OutputLengthHistory, stage_of
@@ -17,6 +20,9 @@ from scheduler.sim.engine import EngineProfile
 from scheduler.sim.prediction import Prediction, Predictor
 from scheduler.sim.simulation import Simulation, SimulationResult, SimulationSettings
 from scheduler.sim.workload import TraceApplication
+from scheduler.types import ApplicationSpec, CallSpec
+from serve_app.policy_bench.traffic import LengthRule, as_the_service_sees
+from serve_app.runner import CHARS_PER_TOKEN
 
 
 class RunningMeans:
@@ -61,13 +67,47 @@ def predictor_of(predictor_dir: Path | None, max_model_len: int) -> Callable[[],
     return lambda: Unlearning(model)
 
 
-def forecast(
-    applications: Sequence[TraceApplication],
-    policy: str,
-    profile: EngineProfile,
-    core: CoreSettings,
-    create_predictor: Callable[[], Predictor],
-) -> SimulationResult:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwinSettings:
+    """What a forecast depends on beside the traffic."""
+
+    policy: str
+    profile: EngineProfile
+    core: CoreSettings
+    create_predictor: Callable[[], Predictor]
+
+
+class AsTold(TraceApplication):
+    """An application of which the scheduler is told at arrival what the service says of it.
+
+    The service counts prompts that it has whole. Of those that come after other calls it knows the characters, and
+    takes `CHARS_PER_TOKEN` of them for a token. No application is open: all of its calls are known.
+    """
+
+    __slots__ = ()
+
+    def spec(self, outputs: Mapping[str, int], predicted_cost: float | None) -> ApplicationSpec:
+        whole = TraceApplication.spec(self, outputs, predicted_cost)
+        return replace(whole, open=False, calls=tuple(map(_as_told, whole.calls)))
+
+
+def _as_told(call: CallSpec) -> CallSpec:
+    return replace(call, prompt_tokens=-(-call.prompt_tokens // CHARS_PER_TOKEN)) if call.after else call
+
+
+def as_the_twin_has_it(application: TraceApplication, rule: LengthRule, round_trip_s: float) -> TraceApplication:
+    """The application as a forecast needs it: with the text that the service sees, and a round trip before each call.
+
+    On an engine of CHARS_PER_TOKEN characters a token the service's word on prompts is right.
+    """
+    kind = AsTold if rule.chars_per_token != CHARS_PER_TOKEN else TraceApplication
+    seen = as_the_service_sees(application, rule)
+    values = {field.name: getattr(seen, field.name) for field in fields(seen)}
+    values["calls"] = tuple(replace(call, delay_s=round_trip_s) for call in seen.calls)
+    return kind(**values)
+
+
+def forecast(applications: Sequence[TraceApplication], twin: TwinSettings) -> SimulationResult:
     """The run as the simulator has it, with a result for each application."""
-    settings = SimulationSettings(policy=policy, core=core, engines=(profile,))
-    return Simulation(applications, settings, create_predictor()).run()
+    settings = SimulationSettings(policy=twin.policy, core=twin.core, engines=(twin.profile,))
+    return Simulation(applications, settings, twin.create_predictor()).run()

@@ -29,17 +29,15 @@ class ResultsError(Exception):
 class PolicyRun:
     """One policy's run on the live service.
 
-    `pace` is how long the engine's iterations took over what the calibration says of the same iterations: 1.2 means
-    that the machine was a fifth slower than then. `busy_s` is their sum; `kv_used` the mean share of the pool in use.
+    `kv_used` is the mean share of the pool in use while the engine ran. `pace` is how long its iterations took over
+    what the calibration says of the same iterations: 1.2 means that the machine was a fifth slower than then.
     """
 
     policy: str
     outcomes: tuple[Outcome, ...]
     iterations: int
     preemptions: int
-    busy_s: float
     kv_used: float
-    prefilled_tokens: int
     pace: float
 
     @property

@@ -20,14 +20,14 @@ from scheduler.settings import Admission
 from scheduler.sim.calibration import Fit, Iteration
 from scheduler.sim.engine import REFERENCE, EngineProfile
 from scheduler.sim.prediction import Oracle
-from scheduler.sim.simulation import Simulation, SimulationSettings, engine_admission
+from scheduler.sim.simulation import engine_admission
 from scheduler.sim.workload import TraceApplication, TraceCall
 from serve_app.cli.bench_policies_tables import documents
 from serve_app.documents import ApplicationDocument
 from serve_app.policy_bench.calibration import Calibration, calibrate, slowed
-from serve_app.policy_bench.comparison import Twin, compare, policy_run
+from serve_app.policy_bench.comparison import Twin, compare, mean_s, policy_run
 from serve_app.policy_bench.deployment import bench_config, engine_settings, engine_sizes, live_core
-from serve_app.policy_bench.forecast import RunningMeans, forecast, predictor_of
+from serve_app.policy_bench.forecast import TwinSettings, as_the_twin_has_it, forecast, predictor_of
 from serve_app.policy_bench.live import LiveRun
 from serve_app.policy_bench.replay import Outcome, replay
 from serve_app.policy_bench.results import PolicyRun, Results, ResultsError, digest_of
@@ -224,49 +224,64 @@ SIZES = EngineProfile(block_tokens=32, usable_blocks=40, max_sequences=64, chunk
 LIVE = live_core({"applications": [{"args": {}, "deployments": [{"user_config": {}}]}]}, "fcfs")
 
 
-def test_an_engine_that_is_what_it_seems_has_no_slowdown_and_a_slower_one_has_its_own() -> None:
-    fast = FIT.applied_to(SIZES)
-    log = [
-        Iteration(FIT.duration_s(Iteration(0.0, sequences, tokens)), sequences, tokens)
-        for sequences in range(1, 12)
-        for tokens in (0, 100, 700, 2000)
+LOG = [
+    Iteration(FIT.duration_s(Iteration(0.0, sequences, tokens)), sequences, tokens)
+    for sequences in range(1, 12)
+    for tokens in (0, 100, 700, 2000)
+]
+
+
+def twin_settings(policy: str = "justitia", profile: EngineProfile | None = None) -> TwinSettings:
+    engine = profile or FIT.applied_to(SIZES)
+    return TwinSettings(policy=policy, profile=engine, core=LIVE, create_predictor=Oracle)
+
+
+def burst_with(round_trip_s: float) -> list[TraceApplication]:
+    return [as_the_twin_has_it(one, RULE, round_trip_s) for one in burst()]
+
+
+@pytest.mark.parametrize(("factor", "round_trip_s"), [(1.0, 0.0), (1.3, 0.0), (1.3, 0.1), (1.0, 0.05)])
+def test_a_calibration_finds_the_slowdown_and_the_round_trip(factor: float, round_trip_s: float) -> None:
+    slow = twin_settings(profile=slowed(FIT.applied_to(SIZES), factor))
+    real = forecast(burst_with(round_trip_s), slow)
+    outcomes = [
+        Outcome(application_id=one.application_id, arrival_s=0.0, finish_s=one.finish_s) for one in real.applications
     ]
-    for factor in (1.0, 1.3):
-        settings = SimulationSettings(policy="fcfs", core=LIVE, engines=(slowed(fast, factor),))
-        real = Simulation(burst(), settings).run()
-        outcomes = [
-            Outcome(application_id=one.application_id, arrival_s=0.0, finish_s=one.finish_s)
-            for one in real.applications
-        ]
-        found = calibrate(log, burst(), outcomes, burst(), SIZES, LIVE, Oracle())
-        assert found.slowdown == pytest.approx(factor, rel=1e-6)
-        assert found.profile.base_s == pytest.approx(factor * 0.01, rel=1e-6)
+    found = calibrate(LOG, outcomes, burst_with, burst(), twin_settings())
+    assert found.round_trip_s == pytest.approx(round_trip_s, abs=0.026), "the nearest step, or the one beside it"
+    assert found.slowdown == pytest.approx(factor, rel=0.02)
+    assert found.profile.base_s == pytest.approx(0.01 * found.slowdown)
 
 
 def test_the_reference_engine_stretches_nothing() -> None:
     """With its own speed and admission the ratio of the two times is 1."""
-    fitted = replace(FIT, base_s=REFERENCE.base_s, per_sequence_s=REFERENCE.per_sequence_s)
-    log = [
-        Iteration(fitted.duration_s(Iteration(0.0, sequences, tokens)), sequences, tokens)
-        for sequences in range(1, 12)
-        for tokens in (0, 100, 700, 2000)
-    ]
     core = engine_admission()
-    made = Simulation(burst(), SimulationSettings(policy="fcfs", core=core, engines=(REFERENCE,))).run()
-    outcomes = [Outcome(application_id="a", arrival_s=0.0, finish_s=made.makespan_s)]
-    found = calibrate(log, burst(), outcomes, burst(), REFERENCE, core, Oracle())
+    reference = TwinSettings(policy="justitia", profile=REFERENCE, core=core, create_predictor=Oracle)
+    log = [replace(one, duration_s=REFERENCE.duration_s(one.sequences, one.prefilled_tokens)) for one in LOG]
+    outcomes = [
+        Outcome(application_id=one.application_id, arrival_s=0.0, finish_s=one.finish_s)
+        for one in forecast(burst(), reference).applications
+    ]
+    found = calibrate(log, outcomes, lambda _: burst(), burst(), reference)
     assert found.stretch == pytest.approx(1.0, rel=1e-6)
 
 
-def test_a_forecast_has_every_application_and_running_means_learn_from_ends() -> None:
-    result = forecast(burst(), "justitia", FIT.applied_to(SIZES), LIVE, predictor_of(None, 1024))
-    assert len(result.applications) == 16
-    means = RunningMeans(1024)
+def test_running_means_learn_from_ends() -> None:
+    means = predictor_of(None, 1024)()
     before = means.predict(application()).outputs["x"]
     for _ in range(20):
         means.learn(application("a", 0.0, call("x", 40, 900)))
     after = means.predict(application()).outputs["x"]
     assert before < after <= 900
+
+
+def test_the_twin_is_told_what_the_service_says_at_arrival() -> None:
+    traced = application("a", 0.0, call("one", 200), call("then", 61, after=("one",)))
+    told = as_the_twin_has_it(traced, RULE, 0.1).spec({"one": 5, "then": 6}, 70.0)
+    assert [(asked.prompt_tokens, asked.predicted_output_tokens) for asked in told.calls] == [(200, 5), (16, 6)]
+    assert (told.open, told.predicted_cost) == (False, 70.0)
+    simulated = as_the_twin_has_it(traced, replace(RULE, chars_per_token=4), 0.0).spec({"one": 5, "then": 6}, None)
+    assert [asked.prompt_tokens for asked in simulated.calls] == [200, 61]
 
 
 # ---- deployment
@@ -306,9 +321,7 @@ def run(policy: str, *finishes_s: float, error: str | None = None) -> PolicyRun:
         outcomes=tuple(outcomes),
         iterations=10,
         preemptions=3,
-        busy_s=1.0,
         kv_used=0.5,
-        prefilled_tokens=100,
         pace=1.1,
     )
 
@@ -316,7 +329,7 @@ def run(policy: str, *finishes_s: float, error: str | None = None) -> PolicyRun:
 def test_what_was_kept_is_found_again_and_not_under_other_settings(tmp_path: Path) -> None:
     settings = {"apps": 3, "workload": "abc"}
     results = Results.open(tmp_path / "out", settings)
-    calibration = Calibration(profile=SIZES, fit=FIT, slowdown=1.1, stretch=0.2)
+    calibration = Calibration(profile=SIZES, fit=FIT, slowdown=1.1, round_trip_s=0.05, stretch=0.2)
     assert results.calibration() is None
     assert results.run_of("vtc") is None
     results.keep_calibration(calibration)
@@ -349,8 +362,8 @@ def test_a_digest_follows_contents_and_names(tmp_path: Path) -> None:
 
 
 def twin_of(count: int) -> Twin:
-    before = forecast(traces(count), "vtc", FIT.applied_to(SIZES), LIVE, Oracle)
-    return Twin(before=before, at_pace=forecast(traces(count), "vtc", slowed(FIT.applied_to(SIZES), 1.1), LIVE, Oracle))
+    slow = twin_settings("vtc", slowed(FIT.applied_to(SIZES), 1.1))
+    return Twin(forecast=forecast(traces(count), slow), blind=forecast(traces(count), twin_settings("vtc")))
 
 
 def traces(count: int) -> list[TraceApplication]:
@@ -367,8 +380,9 @@ def test_runs_are_compared_application_by_application_and_with_the_twin() -> Non
     assert justitia.p99_ratio == pytest.approx(1.3883)
     assert justitia.run.measures.lag is not None
     assert justitia.run.measures.lag.worst_s == 12.0
-    assert justitia.forecast_error == pytest.approx(justitia.forecast_mean_s / 7.775 - 1)
-    assert justitia.error_at_pace == pytest.approx(1.1 * justitia.forecast_mean_s / 7.775 - 1)
+    blind_s = mean_s(justitia.twin.blind)
+    assert justitia.blind_error == pytest.approx(blind_s / 7.775 - 1)
+    assert justitia.forecast_error == pytest.approx(1.1 * blind_s / 7.775 - 1)
 
 
 def test_an_application_that_failed_is_listed_and_not_compared() -> None:
@@ -387,7 +401,7 @@ def test_the_json_has_what_simulate_has_and_the_forecast() -> None:
     assert (document["preemptions"], document["makespan_s"]) == (3, 3.0)
     assert {"application_id", "application_type", "completion_s"} <= document["applications"][0].keys()
     assert document["forecast_mean_completion_s"] == pytest.approx(
-        sum(one.completion_s for one in twin.before.applications) / 2
+        sum(one.completion_s for one in twin.forecast.applications) / 2
     )
     json.dumps(document)
 

@@ -108,6 +108,8 @@ PATHS = [
     ("POST", "/v1/applications/x/close"),
     ("DELETE", "/v1/applications/x"),
     ("GET", "/v1/scheduler"),
+    ("GET", "/v1/predictor"),
+    ("POST", "/v1/predictor/rollback"),
     ("GET", "/v1/nothing"),
     ("PUT", "/v1/models"),
 ]
