@@ -6,7 +6,8 @@ Laws.
 2. An application that is made inside another's block, without an id of its own, is a sub-agent: its calls are those
    of the outermost one, which alone is begun and ended, and whose weight and deadline hold.
 3. `calls` tells what ran, sub-agents included, in order of ending. What `openai()` sends is not among them.
-4. It is entered once, and has calls inside its block only: RuntimeError says so before the service is asked anything.
+4. It is entered once, and has calls inside its block only: RuntimeError says so before the service is asked anything,
+   or asked again: a call that arrived after the end would begin another application with the same id.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 CHAT_PATH = "/v1/chat/completions"
 COMPLETIONS_PATH = "/v1/completions"
 END_S = 10.0
+OUTSIDE = "an application has calls inside its block: async with client.application(...) as app"
 
 
 class Model(Protocol):
@@ -71,7 +73,7 @@ class AsyncApplication:
         self._trace: Trace = Trace() if root is None else root._trace
         self._is_root = root is None
         self._root: AsyncApplication = self if root is None else root._root
-        self._life: Literal["made", "open", "ended"] = "made"
+        self._life: Literal["made", "beginning", "open", "ended"] = "made"
         self._outer: AsyncApplication | None = None
 
     @property
@@ -101,10 +103,14 @@ class AsyncApplication:
         """Begin it at the service. Raises JustitiaError, 409 when its id is in use."""
         if self._life != "made":
             raise RuntimeError("an application is entered once")
+        self._life = "beginning"  # and so it stays where it is refused: its id may be that of somebody else's
+        if self._is_root:
+            await self._begin_at_service()
+        elif self._root._life != "open":
+            raise RuntimeError(OUTSIDE)
         self._life = "open"
-        if not self._is_root:
-            self._require_open()
-            return
+
+    async def _begin_at_service(self) -> None:
         document = {
             "open": True,
             "application_id": self.id,
@@ -194,7 +200,7 @@ class AsyncApplication:
             {"messages": chat_messages(messages), "max_tokens": max_tokens, **options, **sampling}, stage
         )
         with self._traced(stage, after) as (_, usage):
-            async with self._transport.stream(CHAT_PATH, body) as lines:
+            async with self._transport.stream(CHAT_PATH, body, self._require_open) as lines:
                 async for chunk in chunks_of(lines):
                     usage.update(chunk.get("usage") or {})
                     for choice in chunk["choices"]:
@@ -207,7 +213,7 @@ class AsyncApplication:
 
     def _require_open(self) -> None:
         if not self._is_open:
-            raise RuntimeError("an application has calls inside its block: async with client.application(...) as app")
+            raise RuntimeError(OUTSIDE)
 
     def openai(self) -> openai.AsyncOpenAI:
         """OpenAI's client, with this application's name on every request. Raises ImportError without that package."""
@@ -232,7 +238,7 @@ class AsyncApplication:
     async def _call(self, path: str, fields: dict[str, Any], stage: str | None, after: Sequence[Answer]) -> Answer:
         body = await self._body(fields, stage)
         with self._traced(stage, after) as (name, usage):
-            raw = await self._transport.ask("POST", path, body)
+            raw = await self._transport.ask("POST", path, body, check=self._require_open)
             usage.update(raw.get("usage") or {})
         return answer_of(raw, name)
 

@@ -27,9 +27,17 @@ FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 30.0
 CONNECT_S = 10.0
 MAX_CONNECTIONS = 1_000
+QUIET_S = 300.0
+"""Events that stay away so long are asked for anew: a connection may die without a word."""
 LAST_EVENT = "application_audited"
 
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+
+Check = Callable[[], None]
+
+
+def _nothing() -> None:
+    """Checks nothing."""
 
 
 class JustitiaError(Exception):
@@ -69,8 +77,8 @@ def application_path(application_id: str, action: str = "") -> str:
 class Transport:
     """One service as a client reaches it; `aclose` ends it.
 
-    `timeout_s` bounds a request with all its repeats, waiting in the service's queue included. `http` replaces the
-    connections, for tests. Raises ValueError for a URL, a key or limits that cannot be used.
+    `timeout_s` bounds a request with all its repeats, waiting in the service's queue included, and each pause of a
+    stream. `http` replaces the connections, for tests. Raises ValueError for a URL, a key or limits of no use.
     """
 
     def __init__(
@@ -90,7 +98,7 @@ class Transport:
         self._http = httpx.AsyncClient(
             base_url=self.base_url,
             headers=_authorization(api_key),
-            timeout=httpx.Timeout(None, connect=CONNECT_S),
+            timeout=_read_within(None),
             limits=httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS // 10),
             transport=http,
         )
@@ -98,21 +106,29 @@ class Transport:
     async def aclose(self) -> None:
         await self._http.aclose()
 
-    async def ask(self, method: str, path: str, body: object = None, *, repeatable: bool = True) -> Any:
-        """The service's answer, parsed from JSON. Raises JustitiaError."""
+    async def ask(
+        self, method: str, path: str, body: object = None, *, repeatable: bool = True, check: Check = _nothing
+    ) -> Any:
+        """The service's answer, parsed from JSON. Raises JustitiaError, and what `check` does before any attempt."""
 
         async def once() -> httpx.Response:
+            check()
             answer = await self._http.request(method, path, json=body)
             return _accepted(answer)
 
         return _parsed(await self._insist(once, repeatable))
 
     @asynccontextmanager
-    async def stream(self, path: str, body: object) -> AsyncIterator[AsyncIterator[str]]:
-        """The lines of a streamed answer to a POST; repeated until it has begun. Raises JustitiaError."""
+    async def stream(self, path: str, body: object, check: Check = _nothing) -> AsyncIterator[AsyncIterator[str]]:
+        """The lines of a streamed answer to a POST; repeated until it has begun.
+
+        Raises JustitiaError, and what `check` does before any attempt.
+        """
 
         async def once() -> httpx.Response:
-            return await self._begin(self._http.build_request("POST", path, json=body))
+            check()
+            timeout = _read_within(self.timeout_s)
+            return await self._begin(self._http.build_request("POST", path, json=body, timeout=timeout))
 
         answer = await self._insist(once, repeatable=True)
         try:
@@ -136,6 +152,8 @@ class Transport:
                             return
                 if await self._is_over(application_id):
                     return
+            except httpx.ReadTimeout:
+                continue  # perhaps nothing has happened; asking again fails where nobody is there
             except httpx.TransportError as error:
                 if failures >= self.max_retries:
                     raise JustitiaUnreachable(f"{self.base_url}: {_reason(error)}") from error
@@ -147,7 +165,8 @@ class Transport:
     async def _events_once(self, application_id: str, after: int) -> AsyncGenerator[dict[str, Any]]:
         async def once() -> httpx.Response:
             path, headers = application_path(application_id, "events"), {"Last-Event-ID": str(after)}
-            return await self._begin(self._http.build_request("GET", path, headers=headers))
+            timeout = _read_within(QUIET_S)
+            return await self._begin(self._http.build_request("GET", path, headers=headers, timeout=timeout))
 
         answer = await self._insist(once, repeatable=True)
         try:
@@ -194,6 +213,11 @@ class Transport:
             await asyncio.sleep(wait_s)
         assert failure is not None
         raise failure
+
+
+def _read_within(seconds: float | None) -> httpx.Timeout:
+    """Limits of one request: to connect, and between two parts of its answer."""
+    return httpx.Timeout(None, connect=CONNECT_S, read=seconds)
 
 
 def refusal(answer: httpx.Response) -> JustitiaError:

@@ -2,7 +2,8 @@
 
 An ingress knows what an application was asked from its arrival, and its calls' true lengths from their ends; its
 cost comes with the word of its end. Laws: memory is bounded (`MAX_APPLICATIONS`, `MAX_CALLS` of each and
-`MAX_CALLS_IN_ALL`); who is forgotten teaches nothing, and is never taken for somebody else.
+`MAX_CALLS_IN_ALL`); who is forgotten teaches nothing, and is never taken for somebody else; one whose end another
+ingress will hear of is kept only while it has calls here.
 """
 
 from __future__ import annotations
@@ -93,6 +94,7 @@ class ApplicationsUnderway:
     def __init__(self) -> None:
         self._applications: OrderedDict[str, Underway] = OrderedDict()
         self._calls = 0
+        self._owned: OrderedDict[str, None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._applications)
@@ -106,6 +108,16 @@ class ApplicationsUnderway:
         if application_id not in self._applications:
             self._applications[application_id] = Underway(prompt, expected)
             self._forget_beyond_limits()
+
+    def own(self, application_id: str) -> None:
+        """The scheduler tells this ingress of it, its end included; that may come before its first call."""
+        self._owned[application_id] = None
+        while len(self._owned) > MAX_APPLICATIONS:
+            self._owned.popitem(last=False)
+
+    def owns(self, application_id: str) -> bool:
+        """Will this ingress hear of its end?"""
+        return application_id in self._owned
 
     def end_call(self, application_id: str, call: EndedCall) -> None:
         """One of its calls has finished."""
@@ -121,7 +133,8 @@ class ApplicationsUnderway:
         return None if underway is None else EndedApplication(record, underway.prompt, tuple(underway.calls))
 
     def forget(self, application_id: str) -> Underway | None:
-        """It was refused, or has ended; idempotent."""
+        """It was refused, or has ended, here or elsewhere; idempotent."""
+        self._owned.pop(application_id, None)
         underway = self._applications.pop(application_id, None)
         self._calls -= 0 if underway is None else len(underway.calls)
         return underway

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import queue
 import threading
 from collections.abc import Callable, Mapping
@@ -75,9 +76,11 @@ class FinishedLog:
 
     def _write(self, document: Mapping[str, Any]) -> None:
         line = (json.dumps(document, allow_nan=False) + "\n").encode()
+        if self._file is not None and os.fstat(self._file.fileno()).st_nlink == 0:  # another writer made room
+            self._leave_file()
         if self._file is None:
             self._file = self._next_file()
-        self._file.write(line)
+        _append(self._file, line)
         if self._file.tell() >= self._max_bytes // FILE_SHARE:
             self._leave_file()
 
@@ -110,6 +113,14 @@ class FinishedLog:
             with suppress(OSError):
                 self._file.close()
             self._file = None
+
+
+def _append(file: BinaryIO, line: bytes) -> None:
+    """All of it or nothing. Raises OSError: a disk that is almost full takes a part."""
+    taken = file.write(line)
+    if taken != len(line):
+        file.truncate(file.tell() - taken)
+        raise OSError(f"only {taken} of {len(line)} bytes were written")
 
 
 def _size(path: Path) -> int:

@@ -197,6 +197,7 @@ class Inference:
         opening: Opening | None,
     ) -> AsyncGenerator[dict[str, Any]]:
         if opening is not None and self._in_flight >= self._settings.max_calls_in_flight:
+            self.predictions.forget_call(key)
             raise from_refusal(Refusal.BUSY, f"this ingress has {self._in_flight} calls in flight, the most allowed")
         self._in_flight += 1
         ready = CallReady(*key, counted.prompt_tokens, predicted, counted.prefix)

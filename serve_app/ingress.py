@@ -15,6 +15,7 @@ import logging
 import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from fastapi import FastAPI, Request
@@ -37,8 +38,8 @@ from serve_app.cluster_errors import install_cluster_handlers, within_answer_tim
 from serve_app.documents import ID_PATTERN, ApplicationDocument, parse_application
 from serve_app.errors import ApiError, engine_error, from_refusal, install_handlers
 from serve_app.http_requests import bounded_body, forwarded_get, last_event_id, server_sent
-from serve_app.inference import Inference, forwarded_headers
-from serve_app.inference_request import parse_inference
+from serve_app.inference import CountedCall, Inference, forwarded_headers
+from serve_app.inference_request import InferenceRequest, parse_inference
 from serve_app.live_predictor import LivePredictor
 from serve_app.open_applications import OpenApplications, new_id
 from serve_app.peers import Peers
@@ -266,7 +267,7 @@ class Ingress:
                     yield message["body"]
 
     async def _inference_messages(self, path: str, body: bytes, tenant: str) -> AsyncGenerator[dict[str, Any]]:
-        counted = await self._inference.count(await self._families.in_its_root(parse_inference(path, {}, body), tenant))
+        counted = await self._counted(parse_inference(path, {}, body), tenant)
         _, messages = self._inference.answer_open(counted, ((b"content-type", b"application/json"),), tenant)
         async with aclosing(messages):
             async for message in messages:
@@ -293,6 +294,11 @@ class Ingress:
         if held or await self._peers.holder(application_id, tenant) is not None:
             message = f"application {application_id!r} exists already"
             raise from_refusal(Refusal.DUPLICATE_ID, message, "application_id")
+
+    async def _counted(self, inference: InferenceRequest, tenant: str) -> CountedCall:
+        """The request, counted, in its root application; what cannot be answered teaches nobody whose it is."""
+        counted = await self._inference.count(inference)
+        return replace(counted, request=await self._families.in_its_root(inference, tenant))
 
     async def _open_application(self, named: str) -> dict[str, Any]:
         """The status of an application that came call by call, as the scheduler knows it."""
@@ -344,7 +350,7 @@ class Ingress:
     async def _http_infer(self, request: Request, tenant: Tenant) -> Response:
         body = await bounded_body(request, self._settings.ingress.max_body_bytes)
         inference = parse_inference(request.url.path, request.headers, body)
-        counted = await self._inference.count(await self._families.in_its_root(inference, tenant))
+        counted = await self._counted(inference, tenant)
         key, messages = self._inference.answer_open(counted, forwarded_headers(request.headers.raw), tenant)
         names = {"x-application-id": bare_id(key.application_id), "x-call-id": key.call_id}
         return await relay(request, messages, names)

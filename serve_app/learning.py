@@ -116,9 +116,9 @@ class Learner:
         record = ended.record
         if record.outcome != "finished":
             return
-        if record.predicted_cost > 0 and record.true_cost > 0:
-            self._telemetry.ended(record.predicted_cost, record.true_cost)
-            self._watch(record.predicted_cost, record.true_cost)
+        if record.predicted_cost > 0 and ended.cost > 0:
+            self._telemetry.ended(record.predicted_cost, ended.cost)
+            self._watch(record.predicted_cost, ended.cost)
         if self._settings.enabled and self._recent.add(_observation(ended)):
             self._new += 1
             self._train_if_due()
@@ -210,6 +210,8 @@ class Learner:
 
     async def rollback(self) -> int:
         """Use the version before from here on, and never again the present one; its number. Raises LookupError."""
+        if not self._versions.before:  # before a training is ended for it
+            raise LookupError("no model is kept from before")
         await self.close()
         number = self._versions.number
         self._versions.rollback()
@@ -232,7 +234,7 @@ def _observation(ended: EndedApplication) -> Observation:
         FinishedCall(record.application_type, call.stage, call.prompt_tokens, max(call.output_tokens), record.tenant)
         for call in ended.calls[:CALLS_LEARNT_FROM]
     )
-    return Observation(Asked(record.application_type, ended.prompt), record.true_cost, calls)
+    return Observation(Asked(record.application_type, ended.prompt), ended.cost, calls)
 
 
 def _plain(verdict: Verdict) -> dict[str, Any]:

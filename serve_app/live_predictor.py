@@ -50,15 +50,21 @@ class LivePredictor:
             self._log.start()
         if self._settings.predictor_dir is None and not self._settings.learning.enabled:
             return
+        try:
+            await self._begin_to_learn()
+        except Exception as error:  # whatever it is: serving begins with what was read until then
+            self._refused = self._refused or f"models cannot be used: {type(error).__name__}"
+            log_event(logger, "predictor_refused", reason=repr(error))
+
+    async def _begin_to_learn(self) -> None:
         await asyncio.to_thread(import_module, "serve_app.learning")
         from serve_app.learning import Learner
 
         first = await asyncio.to_thread(self._given)
         shelf = ModelShelf(self._models_dir(), self._settings.learning.max_versions)
-        learner = Learner(self.predictions, first, shelf, self._settings.learning, monotonic_s)
+        self._learner = Learner(self.predictions, first, shelf, self._settings.learning, monotonic_s)
         if self._settings.learning.enabled:
-            await learner.resume()
-        self._learner = learner
+            await self._learner.resume()
 
     def status(self) -> dict[str, Any]:
         """What predicts here, how it came to it, and what went wrong."""

@@ -47,7 +47,7 @@ class OpenApplication:
     def __init__(self, spec: ApplicationSpec) -> None:
         self.application_id = spec.application_id
         self.spec = spec
-        self._created_s = wall_s()
+        self.created_s = wall_s()
         self._tag: PublishTag | None = None
         self._started = False
         self._calls_done = 0
@@ -79,7 +79,7 @@ class OpenApplication:
                 "state": running if self._record is None else self._record.outcome,
                 "finish_tag": None if self._tag is None else self._tag.finish_tag,
                 "predicted_cost": None if self._tag is None else self._tag.predicted_cost,
-                "created_s": self._created_s,
+                "created_s": self.created_s,
                 "calls_done": self._calls_done,
             }
         )
@@ -142,7 +142,8 @@ class OpenApplications:
 
     def summaries(self, tenant: str) -> list[ApplicationStatus]:
         """A tenant's applications that are kept here, oldest first."""
-        return [one.summary() for one in self._held.values() if one.spec.tenant == tenant and one.accepted.done()]
+        known = [one for one in self._held.values() if one.spec.tenant == tenant and one.accepted.done()]
+        return [one.summary() for one in sorted(known, key=lambda one: one.created_s)]
 
     def events(self, application_id: str, after: int = 0) -> AsyncGenerator[dict[str, Any]]:
         """Events of an application that is held, from number `after` + 1 on, until it has settled."""
@@ -160,19 +161,26 @@ class OpenApplications:
         try:
             await asyncio.shield(one.accepted)
         except asyncio.CancelledError:
-            self._link.tell(ApplicationCancelled(application_id, "its client left"))
+            one.accepted.add_done_callback(lambda accepted: self._give_up(one, accepted))
             raise
         except ApiError:
             self._held.pop(application_id, None)
             raise
         log_event(logger, "application_begun", application_id=application_id, tenant=spec.tenant)
 
+    def _give_up(self, one: OpenApplication, accepted: asyncio.Future[None]) -> None:
+        """Its client left before the scheduler had answered: one that it refuses may have a namesake that runs."""
+        if accepted.exception() is None:
+            self._link.tell(ApplicationCancelled(one.application_id, "its client left"))
+        elif self._held.get(one.application_id) is one:
+            del self._held[one.application_id]
+
     def _take(self, one: OpenApplication, action: Action) -> None:
         one.take(action)
         self._let_go_if_settled(one)
 
     def _lose_audits(self) -> None:
-        for one in list(self._held.values()):
+        for one in [one for one in self._held.values() if not one.events.closed]:
             one.lose_audit()
             self._let_go_if_settled(one)
 
@@ -180,6 +188,7 @@ class OpenApplications:
         if not one.events.closed:
             return
         self._link.unlisten(one.application_id)
+        self._held.move_to_end(one.application_id)  # one that ran for long has settled last
         settled = [application_id for application_id, other in self._held.items() if other.events.closed]
         for application_id in settled[: max(0, len(settled) - self._max_kept)]:
             del self._held[application_id]

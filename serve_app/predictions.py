@@ -21,14 +21,14 @@ counted (`replaced`), and where it failed, the running means answer (`failed`); 
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from predictors.cold_start import ApplicationCostHistory, OutputLengthHistory, stage_of
 from predictors.targets import within_limits
-from scheduler.actions import Action, PublishCallEnd, PublishCompletion, Reject
-from scheduler.types import CallKey
+from scheduler.actions import Action, PublishCallEnd, PublishCompletion, PublishTag, Refusal, Reject
+from scheduler.types import ApplicationRecord, CallKey
 from serve_app.ended_applications import ApplicationsUnderway, EndedApplication, EndedCall, Expectation
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class Predictions:
         self._lengths = OutputLengthHistory()
         self._costs = ApplicationCostHistory()
         self._pending: OrderedDict[CallKey, tuple[str, str]] = OrderedDict()
+        self._pending_of: Counter[str] = Counter()
 
     def output_tokens(
         self,
@@ -76,11 +77,12 @@ class Predictions:
     ) -> int:
         """Output tokens of a sequence of this call, in [1, max_tokens]; the call's end will be learnt from."""
         place = (application_type, stage_of(stage))
-        self._pending[key] = place
-        while len(self._pending) > MAX_PENDING:
-            self._pending.popitem(last=False)
+        self._expect_end(key, place)
         if self.model is not None and application_type in self.model.lengths.types_:
-            return self.model.lengths.predict_quantile(*place, prompt_tokens, max_tokens, LENGTH_QUANTILE, tenant)
+            try:
+                return self.model.lengths.predict_quantile(*place, prompt_tokens, max_tokens, LENGTH_QUANTILE, tenant)
+            except Exception:  # whatever a model raises: the call must be served
+                self.failed += 1
         return self._lengths.predict(*place, max_tokens)
 
     def application_cost(self, application_type: str) -> float | None:
@@ -104,23 +106,56 @@ class Predictions:
     def note(self, action: Action) -> None:
         """Learn from what ended well; forget what did not."""
         match action:
+            case PublishTag(application_id):
+                self.underway.own(application_id)
             case PublishCallEnd():
                 self._end_call(action)
+                self._forget_if_elsewhere(action.application_id)
             case Reject(application_id, call_id) if call_id is not None:
-                self._pending.pop(CallKey(application_id, call_id), None)
+                self.forget_call(CallKey(application_id, call_id))
+            case Reject(refusal=Refusal.DUPLICATE_ID):
+                pass  # the one that has this id runs on
             case Reject(application_id):
                 self.underway.forget(application_id)
             case PublishCompletion(record):
-                if record.outcome == "finished" and 0 < record.true_cost < math.inf:
-                    self._costs.observe(record.application_type, record.true_cost)
-                ended = self.underway.end(record)
-                if ended is not None and self.on_ended is not None:
-                    self.on_ended(ended)
+                self._end_application(record)
             case _:
                 pass
 
+    def forget_call(self, key: CallKey) -> None:
+        """A call of which predictions were asked was refused."""
+        self._take_pending(key)
+        self._forget_if_elsewhere(key.application_id)
+
+    def _expect_end(self, key: CallKey, place: tuple[str, str]) -> None:
+        self._pending_of[key.application_id] += key not in self._pending
+        self._pending[key] = place
+        while len(self._pending) > MAX_PENDING:
+            self._take_pending(next(iter(self._pending)))
+
+    def _take_pending(self, key: CallKey) -> tuple[str, str] | None:
+        place = self._pending.pop(key, None)
+        if place is not None:
+            self._pending_of[key.application_id] -= 1
+            if not self._pending_of[key.application_id]:
+                del self._pending_of[key.application_id]
+        return place
+
+    def _forget_if_elsewhere(self, application_id: str) -> None:
+        """An application that is not this ingress's will not be heard to end here; nor will one that was refused."""
+        if application_id not in self._pending_of and not self.underway.owns(application_id):
+            self.underway.forget(application_id)
+
+    def _end_application(self, record: ApplicationRecord) -> None:
+        ended = self.underway.end(record)
+        cost = record.true_cost if ended is None else ended.cost
+        if record.outcome == "finished" and 0 < cost < math.inf:
+            self._costs.observe(record.application_type, cost)
+        if ended is not None and self.on_ended is not None:
+            self.on_ended(ended)
+
     def _end_call(self, action: PublishCallEnd) -> None:
-        place = self._pending.pop(CallKey(action.application_id, action.call_id), None)
+        place = self._take_pending(CallKey(action.application_id, action.call_id))
         if place is None or action.outcome != "finished" or not action.output_tokens:
             return
         self._lengths.observe(*place, max(action.output_tokens))

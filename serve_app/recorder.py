@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -71,7 +71,10 @@ class Answered:
 
 @dataclass(slots=True)
 class _Call:
-    """`after` and `ancestors` are sets of calls of its application, as bits at their indices."""
+    """`after` and `ancestors` are sets of calls of its application, as bits at their indices.
+
+    `asked` is without its texts, which matter when it begins only: a recording may be long.
+    """
 
     name: str
     asked: Asked
@@ -83,41 +86,62 @@ class _Call:
 
 @dataclass(slots=True)
 class _Application:
+    """`trace` is what is known of it, None where it has to be made anew."""
+
     application_id: str
     application_type: str
     calls: list[_Call] = field(default_factory=list)
     numbers: Counter[str] = field(default_factory=Counter)
+    under_way: int = 0
+    ended_s: float = float("-inf")
+    trace: TraceApplication | None = None
 
     @property
     def active_s(self) -> float:
         """When it was last seen to do something; infinite while a call of it is under way."""
-        ends = (float("inf") if call.ended_s is None else call.ended_s for call in self.calls)
-        return max(ends, default=float("-inf"))
+        return float("inf") if self.under_way else self.ended_s
+
+    def begin(self, call: _Call) -> None:
+        self.calls.append(call)
+        self.under_way += 1
+
+    def end(self, call: _Call, now_s: float, answered: Answered | None) -> None:
+        call.ended_s, call.answered = now_s, answered
+        self.under_way -= 1
+        self.ended_s = max(self.ended_s, now_s)
+        if answered is not None:
+            self.trace = None
 
 
 class RecordedCall:
     """A call under way: end it with `answer` or `fail`, once."""
 
-    def __init__(self, recorder: Recorder, call: _Call) -> None:
+    def __init__(self, recorder: Recorder, application: _Application, call: _Call) -> None:
         self._recorder = recorder
+        self._application = application
         self._call = call
 
     def answer(self, now_s: float, answered: Answered) -> None:
         """Its answer was complete at `now_s`."""
-        self._call.ended_s, self._call.answered = now_s, answered
+        self._application.end(self._call, now_s, answered)
+        self._recorder.calls += 1
 
     def fail(self, now_s: float, reason: str) -> None:
         """It has ended without an answer that counts."""
-        self._call.ended_s = now_s
+        self._application.end(self._call, now_s, None)
         self._recorder.leave_out(reason)
 
 
 class Recorder:
-    """All that was seen, in memory. Times come from outside, in seconds since the recording began."""
+    """All that was seen, in memory. Times come from outside, in seconds since the recording began.
+
+    `calls` is the number of those with an answer that counts.
+    """
 
     def __init__(
         self, idle_s: float = 60.0, evidence: Evidence = Evidence.TEXT, delays: bool = False, max_calls: int = MAX_CALLS
     ) -> None:
+        self.calls = 0
         self.left_out: Counter[str] = Counter()
         self._idle_s = idle_s
         self._evidence = evidence
@@ -127,11 +151,6 @@ class Recorder:
         self._latest: dict[tuple[str, str], _Application] = {}
         self._all: list[_Application] = []
         self._ids: Counter[str] = Counter()
-
-    @property
-    def calls(self) -> int:
-        """Calls with an answer that counts."""
-        return sum(call.answered is not None for application in self._all for call in application.calls)
 
     def begin(self, asked: Asked, served_as: str | None = None) -> RecordedCall | None:
         """A call whose application is known: `served_as`, where the service has said so. None: there are too many."""
@@ -146,9 +165,10 @@ class Recorder:
         implied = 0
         for index in _bits(earlier):
             implied |= application.calls[index].ancestors
-        call = _Call(f"{stage}-{application.numbers[stage]}", asked, earlier & ~implied, earlier | implied)
-        application.calls.append(call)
-        return RecordedCall(self, call)
+        kept = replace(asked, texts="", prompt=asked.prompt[:MAX_PROMPT_CHARS])
+        call = _Call(f"{stage}-{application.numbers[stage]}", kept, earlier & ~implied, earlier | implied)
+        application.begin(call)
+        return RecordedCall(self, application, call)
 
     def leave_out(self, reason: str) -> None:
         """One call more of which nothing is recorded."""
@@ -156,8 +176,10 @@ class Recorder:
 
     def applications(self) -> list[TraceApplication]:
         """What is known, in order of arrival; calls that are under way are left out."""
-        traces = [trace for application in self._all if (trace := self._trace(application)) is not None]
-        return sorted(traces, key=lambda trace: trace.arrival_s)
+        for application in self._all:
+            application.trace = application.trace or self._trace(application)
+        traces = (application.trace for application in self._all)
+        return sorted((trace for trace in traces if trace is not None), key=lambda trace: trace.arrival_s)
 
     def _application(self, asked: Asked, served_as: str | None) -> _Application:
         name = served_as or asked.application_id or UNNAMED
@@ -193,7 +215,7 @@ class Recorder:
             application_id=application.application_id,
             application_type=application.application_type,
             arrival_s=round(arrival_s, 6),
-            prompt=first.asked.prompt[:MAX_PROMPT_CHARS],
+            prompt=first.asked.prompt,
             calls=tuple(self._trace_call(application, call, answered, arrival_s) for call, answered in whole),
         )
 

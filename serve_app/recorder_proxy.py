@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, MutableMapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,6 +31,7 @@ _OF_ONE_HOP = frozenset(
     {b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade"}
 )
 _NOT_PASSED_ON = _OF_ONE_HOP | {b"host", b"content-length", b"accept-encoding"}
+UNREADABLE = "unreadable"
 
 Clock = Callable[[], float]
 
@@ -75,7 +76,9 @@ class RecordingProxy:
             raise error  # the server breaks the connection: half an answer never looks like a whole one
 
     async def _answer(self, scope: Scope, body: bytes, send: Send) -> None:
-        seen = _seen(scope, body, self._clock())
+        seen: Seen | None = None
+        with self._beside():
+            seen = _seen(scope, body, self._clock())
         request = self._client.build_request(
             scope["method"],
             httpx.URL(path=scope["path"], query=scope["query_string"]),
@@ -113,14 +116,25 @@ class RecordingProxy:
             async for part in answer.aiter_raw():
                 yield part
             return
-        call = self._recorder.begin(seen.asked, answer.headers.get("x-application-id"))
+        call: RecordedCall | None = None
+        with self._beside():
+            call = self._recorder.begin(seen.asked, answer.headers.get("x-application-id"))
         told = _Told()
         try:
             async for part in told.listen(answer.aiter_raw(), seen.streams, seen.hides_usage):
                 yield part
         finally:
             if call is not None:
-                told.end(call, self._clock())
+                with self._beside():
+                    told.end(call, self._clock())
+
+    @contextmanager
+    def _beside(self) -> Iterator[None]:
+        """What is recorded beside an answer: where that fails, one call is left out, and the answer goes on."""
+        try:
+            yield
+        except Exception:  # services and programs say what they like
+            self._recorder.leave_out(UNREADABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +151,11 @@ class _Told:
     """What an answer says, gathered while it passes."""
 
     def __init__(self) -> None:
-        self._usage: dict[str, Any] = {}
+        self._tokens: tuple[int, int] | None = None
         self._texts: dict[int, str] = {}
         self._tool_calls: list[str] = []
         self._complete = False
+        self._unreadable = False
 
     async def listen(self, parts: AsyncIterator[bytes], streams: bool, hides_usage: bool) -> AsyncIterator[bytes]:
         """The parts as they are to be passed on."""
@@ -149,7 +164,7 @@ class _Told:
             async for part in parts:
                 whole += part
                 yield part
-            self._note(_parsed(bytes(whole)))
+            self._take(bytes(whole))
             self._complete = True
             return
         rest = b""
@@ -164,12 +179,14 @@ class _Told:
     def end(self, call: RecordedCall, now_s: float) -> None:
         if not self._complete:
             call.fail(now_s, "broke off")
-        elif not isinstance(self._usage.get("prompt_tokens"), int):
+        elif self._unreadable:
+            call.fail(now_s, UNREADABLE)
+        elif self._tokens is None:
             call.fail(now_s, "told no usage")
         else:
+            prompt_tokens, output_tokens = self._tokens
             marks = marks_of(self._texts, self._tool_calls)
-            tokens = self._usage["prompt_tokens"], int(self._usage.get("completion_tokens") or 0)
-            call.answer(now_s, Answered(prompt_tokens=tokens[0], output_tokens=tokens[1], marks=marks))
+            call.answer(now_s, Answered(prompt_tokens=prompt_tokens, output_tokens=output_tokens, marks=marks))
 
     def _note_event(self, event: bytes) -> bool:
         """Take one server-sent event; is it about usage alone?"""
@@ -177,20 +194,35 @@ class _Told:
         if text == b"[DONE]":
             self._complete = True
             return False
-        chunk = _parsed(text)
-        self._note(chunk)
+        chunk = self._take(text)
         return bool(chunk.get("usage")) and not chunk.get("choices")
+
+    def _take(self, text: bytes) -> dict[str, Any]:
+        """Note what one document says; one that cannot be read makes the whole answer unreadable."""
+        try:
+            said = _parsed(text)
+            self._note(said)
+        except Exception:  # the client may know what to make of it
+            self._unreadable = True
+            return {}
+        return said
 
     def _note(self, said: dict[str, Any]) -> None:
         if isinstance(said.get("usage"), dict):
-            self._usage = said["usage"]
+            self._tokens = _tokens_of(said["usage"])
         for choice in said.get("choices") or ():
             message = choice.get("message") or choice.get("delta") or choice
             text = message.get("content") or message.get("text")
             if isinstance(text, str):
                 self._texts[choice.get("index", 0)] = self._texts.get(choice.get("index", 0), "") + text
             ids = (tool_call.get("id") for tool_call in message.get("tool_calls") or ())
-            self._tool_calls += [tool_call_id for tool_call_id in ids if tool_call_id]
+            self._tool_calls += [tool_call_id for tool_call_id in ids if tool_call_id and isinstance(tool_call_id, str)]
+
+
+def _tokens_of(usage: dict[str, Any]) -> tuple[int, int] | None:
+    """Tokens of the prompt and of the answer; None where they are not told."""
+    prompt_tokens, output_tokens = usage.get("prompt_tokens"), usage.get("completion_tokens") or 0
+    return (prompt_tokens, output_tokens) if isinstance(prompt_tokens, int) and isinstance(output_tokens, int) else None
 
 
 def _seen(scope: Scope, body: bytes, now_s: float) -> Seen | None:

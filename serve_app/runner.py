@@ -275,8 +275,6 @@ class ApplicationRunner:
         """Have the scheduler take an application. One whose client leaves meanwhile keeps its id until it has ended."""
         self._link.listen(run.application_id, lambda action: self._take(run, action))
         self._link.tell(ApplicationArrived(spec))
-        if run.stopped:  # while its prompts were counted
-            self._stop(run, "cancelled by its client")
         try:
             await asyncio.shield(run.accepted)
         except asyncio.CancelledError:
@@ -291,7 +289,8 @@ class ApplicationRunner:
 
     def summaries(self, tenant: str = DEFAULT_TENANT) -> list[ApplicationStatus]:
         """A tenant's applications kept here, oldest first, without their calls."""
-        return [run.summary() for run in self._runs.values() if run.tenant == tenant]
+        of_tenant = [run for run in self._runs.values() if run.tenant == tenant]
+        return [run.summary() for run in sorted(of_tenant, key=lambda run: run.created_s)]
 
     def events(self, application_id: str, after: int = 0) -> AsyncGenerator[dict[str, Any]]:
         """Events of an application from number `after` + 1 on, until it has settled. Raises ApiError 404 at once."""
@@ -314,22 +313,34 @@ class ApplicationRunner:
         if isinstance(action, Reject) and action.call_id is None:
             _stop_tasks(run)
             if arriving:
-                self._runs.pop(run.application_id, None)
+                self._forget_refused(run)
         self._let_go_if_settled(run)
 
+    def _forget_refused(self, run: Run) -> None:
+        self._runs.pop(run.application_id, None)
+        for name in run.calls:
+            self._inference.predictions.forget_call(CallKey(run.application_id, name))
+
     def _lose_audits(self) -> None:
-        for run in list(self._runs.values()):
+        for run in [run for run in self._runs.values() if not run.settled]:
             run.lose_audit()
             self._let_go_if_settled(run)
 
     def _let_go_if_settled(self, run: Run) -> None:
-        if run.settled:
-            self._link.unlisten(run.application_id)
-            self._forget_oldest()
+        if not run.settled:
+            return
+        self._link.unlisten(run.application_id)
+        if run.application_id in self._runs:  # it was not refused
+            self._runs.move_to_end(run.application_id)  # one that ran for long has settled last
+        self._forget_oldest()
 
     def _stop(self, run: Run, reason: str) -> None:
-        self._link.tell(ApplicationCancelled(run.application_id, reason))
+        """The scheduler hears of it once it has taken the application: one that it refuses may have a namesake."""
         _stop_tasks(run)
+        if not run.accepted.done():
+            run.accepted.add_done_callback(lambda _: self._stop(run, reason))
+        elif run.accepted.exception() is None:
+            self._link.tell(ApplicationCancelled(run.application_id, reason))
 
     def _forget_oldest(self) -> None:
         settled = [application_id for application_id, run in self._runs.items() if run.settled]
@@ -346,8 +357,9 @@ class ApplicationRunner:
 
     def _end_task(self, run: Run, task: asyncio.Task[None]) -> None:
         run.tasks.discard(task)
-        run.end_if_answered()
-        self._let_go_if_settled(run)
+        if not run.settled:
+            run.end_if_answered()
+            self._let_go_if_settled(run)
 
     async def _run_call(self, run: Run, name: str, counted: CountedCall | None = None) -> None:
         """One call from the moment it can be rendered to its answer, then those that waited for it."""

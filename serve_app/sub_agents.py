@@ -4,8 +4,8 @@ Laws.
 1. A sub-agent's calls are its root's: parents are followed until a name has none. A name of which nothing is known is
    a root.
 2. The first parent that a name is given stays; one that would make it its own ancestor is not taken.
-3. At most `max_names` are known; of more the one that was unused for longest is forgotten, and is a root until it is
-   given a parent again.
+3. At most `max_names` of a tenant are known; of more the one that was unused for longest is forgotten, and is a root
+   until it is given a parent again.
 4. All ingresses hear of a name's parent before its first call goes on, but for those that are started later.
 """
 
@@ -30,26 +30,37 @@ class SubAgents:
 
     def __init__(self, max_names: int = MAX_NAMES) -> None:
         self._max_names = max_names
-        self._parents: OrderedDict[str, str] = OrderedDict()
+        self._parents_by_tenant: dict[str, OrderedDict[str, str]] = {}
 
     def root(self, application_id: str) -> str:
         """The application whose calls this name's are; parents beyond `MAX_DEPTH` are not followed."""
+        parents = self._parents(application_id)
         for _ in range(MAX_DEPTH):
-            parent = self._parents.get(application_id)
+            parent = parents.get(application_id)
             if parent is None:
                 break
-            self._parents.move_to_end(application_id)
+            parents.move_to_end(application_id)
             application_id = parent
         return application_id
 
     def learn(self, application_id: str, parent_id: str) -> bool:
         """`application_id` was started by `parent_id`; returns whether that is news."""
-        if application_id in self._parents or self.root(parent_id) == application_id:
+        parents = self._parents(application_id)
+        if application_id in parents or self.root(parent_id) == application_id:
             return False
-        self._parents[application_id] = parent_id
-        while len(self._parents) > self._max_names:
-            self._parents.popitem(last=False)
+        parents[application_id] = parent_id
+        self._parents_by_tenant[_tenant_part(application_id)] = parents
+        while len(parents) > self._max_names:
+            parents.popitem(last=False)
         return True
+
+    def _parents(self, application_id: str) -> OrderedDict[str, str]:
+        """Of its tenant's names; nothing is kept for a tenant without any."""
+        return self._parents_by_tenant.get(_tenant_part(application_id), OrderedDict())
+
+
+def _tenant_part(scoped: str) -> str:
+    return scoped.rpartition("/")[0]
 
 
 class Families:

@@ -27,8 +27,8 @@ def record(
 
 
 def ended(kind: str = "report", prompt: str = "p", cost: float = 1000.0, **fields: object) -> EndedApplication:
-    """One of a single call, of a stage, whose cost is as stated whatever its tokens."""
-    return EndedApplication(record(kind, cost, **fields), prompt, (EndedCall("write", 40, (30,)),))  # type: ignore[arg-type]
+    """One of two calls, of which one was seen here, so that its cost is what the scheduler counted: as stated."""
+    return EndedApplication(record(kind, cost, **{"calls": 2, **fields}), prompt, (EndedCall("write", 40, (30,)),))  # type: ignore[arg-type]
 
 
 def many(count: int, seed: int = 1, **fields: object) -> list[EndedApplication]:

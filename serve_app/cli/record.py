@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from scheduler.sim.workload import write_application
+from scheduler.sim.workload import TraceApplication, write_application
 from serve_app.cli import http
 from serve_app.recorder import Evidence, Recorder
 
@@ -58,8 +59,13 @@ def record(
 
 def save(recorder: Recorder, out: Path) -> None:
     """Write all that is known, in place of what stood there, whole or not at all. Raises OSError."""
+    write(recorder.applications(), out)
+
+
+def write(applications: Sequence[TraceApplication], out: Path) -> None:
+    """Write these, in place of what stood there, whole or not at all. Raises OSError."""
     part = out.with_name(f"{out.name}.part")
-    text = "".join(write_application(application) + "\n" for application in recorder.applications())
+    text = "".join(write_application(application) + "\n" for application in applications)
     part.write_text(text, encoding="utf-8")
     os.replace(part, out)
 
@@ -75,20 +81,25 @@ async def _serve(recorder: Recorder, out: Path, upstream: str, host: str, port: 
     """Until a signal comes; what is known is written every few seconds, and at the end. Raises OSError."""
     from serve_app.recorder_server import serve_recorder  # what checks requests takes a second to import
 
-    saving = asyncio.create_task(_save_again_and_again(recorder, out))
+    over = asyncio.Event()
+    saving = asyncio.create_task(_save_again_and_again(recorder, out, over))
     try:
         console.print(f"Recording what passes http://{host}:{port} on its way to {upstream}. Ctrl-C ends it.")
         await serve_recorder(recorder, upstream, host, port)
     finally:
-        saving.cancel()
+        over.set()
+        await asyncio.wait({saving})  # its thread may be writing to the same file
         save(recorder, out)
 
 
-async def _save_again_and_again(recorder: Recorder, out: Path) -> None:
+async def _save_again_and_again(recorder: Recorder, out: Path, over: asyncio.Event) -> None:
+    """Until it is over; files are written in a thread, so that no answer waits for the disk."""
     known = 0
     while True:
-        await asyncio.sleep(SAVE_S)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(over.wait(), SAVE_S)
+            return
         if recorder.calls != known:
             known = recorder.calls
             with suppress(OSError):  # the disk may have room again at the end, where it is an error
-                save(recorder, out)
+                await asyncio.to_thread(write, recorder.applications(), out)

@@ -23,7 +23,7 @@ from serve_app.policy_bench.comparison import Compared, Twin, compare, policy_ru
 from serve_app.policy_bench.deployment import Config, engine_settings, engine_sizes, length_rule, live_core
 from serve_app.policy_bench.forecast import TwinSettings, as_the_twin_has_it, forecast, predictor_of
 from serve_app.policy_bench.live import Arrangement, LiveRun, run_live
-from serve_app.policy_bench.replay import Ended
+from serve_app.policy_bench.replay import UNREADABLE, Ended
 from serve_app.policy_bench.results import PolicyRun, Results, ResultsError, digest_of
 from serve_app.policy_bench.stage import Stage
 from serve_app.policy_bench.traffic import check_replayable, stretched
@@ -60,7 +60,9 @@ class Question:
             "apps": self.apps,
             "predictor": None if self.predictor_dir is None else digest_of(self.predictor_dir),
             "stretch": self.stretch,
+            "seconds": self.seconds,
             "engine": engine,
+            "ingress": _ingress(self.config),
             "scheduler": asdict(live_core(self.config, ORDER)),
             "versions": {name: version for name in PACKAGES if (version := _version(name)) is not None},
         }
@@ -151,6 +153,8 @@ class Bench:
                 return run_live(self._stage, self._arrangement, policy, applications, ended)
             except (httpx.HTTPError, TimeoutError) as error:
                 raise ResultsError(f"{name}: the service does not answer: {error!r}") from error
+            except UNREADABLE as error:
+                raise ResultsError(f"{name}: the service does not answer as it should: {error!r}") from error
 
     def _twin(self, run: PolicyRun, traffic: Sequence[TraceApplication], calibration: Calibration) -> Twin:
         seen = self._seen(traffic, calibration.round_trip_s)
@@ -180,6 +184,12 @@ def _split(question: Question) -> tuple[list[TraceApplication], list[TraceApplic
     applications = list(workload.open())
     measured, others = applications[: question.apps], applications[question.apps :]
     return measured, others or measured[-more:]
+
+
+def _ingress(config: Config) -> list[Any]:
+    """What the configuration says of ingresses, one an application with an engine."""
+    arguments = [application.get("args") or {} for application in config["applications"]]
+    return [args.get("ingress") for args in arguments if "engine" in args]
 
 
 def _version(package: str) -> str | None:

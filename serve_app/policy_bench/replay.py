@@ -27,6 +27,8 @@ AUDIT_WAIT_S = 20.0
 
 POLL_S = 0.5
 CONNECT_TIMEOUT_S = 60.0
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)
+"""What comes of an answer that is no JSON, or has not the shape that it should have."""
 
 Ended = Callable[[str], None]
 
@@ -79,7 +81,7 @@ async def _finish(run: _Client, deadline_s: float, ended: Ended) -> None:
             await run.go()
     except TimeoutError:
         run.error = "it had not ended when the time was over"
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, *UNREADABLE) as error:
         run.error = f"{type(error).__name__}: {error}"
     ended(run.trace.application_id)
 
@@ -120,7 +122,7 @@ class _Client:
         """Bring the status up to date, unless it is final or there is none."""
         if self._finish_s is not None and self.status.get("gps_completion_s") is None:
             answer = await self._http.get(self.path)
-            self.status = answer.json() if answer.is_success else {"error": refusal_reason(answer)}
+            self.status = dict(answer.json()) if answer.is_success else {"error": refusal_reason(answer)}
 
     @property
     def audited(self) -> bool:
@@ -128,17 +130,23 @@ class _Client:
 
     def outcome(self) -> Outcome:
         """What is known by now."""
-        error = self.error or self._fault()
-        arrival_s = self.trace.arrival_s
+        application_id, arrival_s = self.trace.application_id, self.trace.arrival_s
+        try:
+            return self._outcome(application_id, arrival_s)
+        except UNREADABLE as error:
+            fault = self.error or f"its status cannot be read: {error!r}"
+            return Outcome(application_id=application_id, arrival_s=arrival_s, sent_s=self._sent_s, error=fault)
+
+    def _outcome(self, application_id: str, arrival_s: float) -> Outcome:
         return Outcome(
-            application_id=self.trace.application_id,
+            application_id=application_id,
             arrival_s=arrival_s,
             sent_s=self._sent_s,
             finish_s=None if self.status.get("state") != "finished" else self._finish_s,
             gps_finish_s=self._after_arrival("gps_completion_s"),
             bound_s=self._after_arrival("bound_s"),
             predicted_cost=self.status.get("predicted_cost"),
-            error=error,
+            error=self.error or self._fault(),
         )
 
     def _fault(self) -> str | None:
@@ -177,7 +185,7 @@ async def _wait_for_audits(http: httpx.AsyncClient, runs: Sequence[_Client]) -> 
         for run in runs:
             try:
                 await run.ask()
-            except httpx.HTTPError as error:
+            except (httpx.HTTPError, *UNREADABLE) as error:
                 run.error = run.error or f"its status is unknown: {type(error).__name__}"
         if all(run.audited for run in runs) or time.monotonic() > deadline_s:
             return

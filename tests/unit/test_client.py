@@ -239,6 +239,30 @@ async def test_events_end_when_they_break_off_again_and_again() -> None:
     assert len(service.asked) == 3
 
 
+async def test_events_that_stay_away_are_asked_for_anew_and_count_as_no_failure(waits: list[float]) -> None:
+    def quiet(request: httpx.Request) -> httpx.Response:
+        assert request.extensions["timeout"]["read"] == client_transport.QUIET_S
+
+        async def lines() -> AsyncIterator[bytes]:
+            yield b'data: {"id": 1, "event": "tag_set"}\n\n'
+            raise httpx.ReadTimeout("")
+
+        return httpx.Response(200, content=lines())
+
+    service = Service(quiet, quiet, quiet, events(2, last="application_audited"))
+    async with service.client(max_retries=0) as client:
+        assert await collected(client) == [1, 1, 1, 2]
+    assert waits == []
+
+
+async def test_a_stream_pauses_no_longer_than_a_request_may_take() -> None:
+    service = Service(httpx.Response(201, json={}), httpx.Response(200, content=b""), ok({}))
+    async with service.client(timeout_s=7.0) as client, client.application("kind") as app:
+        with pytest.raises(JustitiaError):
+            await anext(app.stream("Hi"))
+    assert service.asked[1].extensions["timeout"]["read"] == 7.0
+
+
 async def test_waiting_for_an_application_reads_its_end_and_its_status() -> None:
     service = Service(httpx.Response(201, json={}), events(1, last="application_ended"), ok({"state": "finished"}))
     async with service.client() as client:
@@ -324,6 +348,42 @@ async def test_calls_outside_the_block_are_refused_here() -> None:
             with pytest.raises(RuntimeError, match="inside its block"):
                 one.openai()
     assert len(service.asked) == 2
+
+
+async def test_one_whose_beginning_was_refused_has_no_calls() -> None:
+    service = Service(httpx.Response(409, json=DUPLICATE))
+    async with service.client() as client:
+        app = client.application("kind", application_id="mine")
+        with pytest.raises(JustitiaError, match="exists"):
+            await app.begin()
+        for one in (app, app.child()):
+            with pytest.raises(RuntimeError, match="inside its block"):
+                await one.chat("Hi")
+        with pytest.raises(RuntimeError, match="entered once"):
+            await app.begin()
+    assert len(service.asked) == 1
+
+
+async def test_a_call_that_outlives_its_block_is_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused, over = asyncio.Event(), asyncio.Event()
+
+    async def sleep(_: float) -> None:
+        await over.wait()
+
+    def refuse(_: httpx.Request) -> httpx.Response:
+        refused.set()
+        return httpx.Response(429, json=BUSY)
+
+    monkeypatch.setattr(client_transport.asyncio, "sleep", sleep)
+    service = Service(httpx.Response(201, json={}), refuse, ok({}))
+    async with service.client() as client:
+        async with client.application("kind") as app:
+            sibling = asyncio.create_task(app.chat("Hi"))
+            await refused.wait()
+        over.set()
+        with pytest.raises(RuntimeError, match="inside its block"):
+            await sibling
+    assert service.paths[1:] == ["POST /v1/chat/completions", f"POST /v1/applications/{app.id}/close"]
 
 
 async def test_a_task_that_outlives_its_block_begins_an_application_of_its_own() -> None:
@@ -452,6 +512,78 @@ def test_an_interrupt_cancels_what_it_interrupts() -> None:
             client.scheduler()
         assert ended.wait(5)
         interrupt.join()
+
+
+def test_an_interrupted_beginning_is_taken_back_before_the_connections_close() -> None:
+    begun = threading.Event()
+    done: list[str] = []
+
+    async def slow(request: httpx.Request) -> httpx.Response:
+        if request.method == "POST":
+            begun.set()
+            await asyncio.Event().wait()
+        await pause()
+        done.append(request.method)
+        return ok({})
+
+    interrupt = threading.Timer(0.0, lambda: (begun.wait(5), _interrupt_main()))
+    interrupt.start()
+    with (
+        pytest.raises(KeyboardInterrupt),
+        Justitia("http://service", http=httpx.MockTransport(slow)) as client,
+        client.application("kind"),
+    ):
+        raise AssertionError
+    interrupt.join()
+    assert done == ["DELETE"]
+
+
+def test_who_waits_while_the_client_is_closed_is_told() -> None:
+    begun = threading.Event()
+    told: list[str] = []
+
+    async def silent(_: httpx.Request) -> httpx.Response:
+        begun.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    def wait(client: Justitia) -> None:
+        with pytest.raises(RuntimeError) as closed:
+            client.scheduler()
+        told.append(str(closed.value))
+
+    with Justitia("http://service", http=httpx.MockTransport(silent)) as client:
+        worker = threading.Thread(target=wait, args=(client,), daemon=True)
+        worker.start()
+        assert begun.wait(5)
+    worker.join(5)
+    assert told == ["the client is closed"]
+
+
+def test_an_interrupted_stream_is_closed_after_its_last_step() -> None:
+    begun = threading.Event()
+
+    async def lines() -> AsyncIterator[bytes]:
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+            yield b""
+        finally:
+            await pause()
+
+    service = Service(httpx.Response(200, content=lines()))
+    with sync_client(service) as client:
+        interrupt = threading.Timer(0.0, lambda: (begun.wait(5), _interrupt_main()))
+        interrupt.start()
+        with pytest.raises(KeyboardInterrupt):
+            list(client.events("a"))
+        interrupt.join()
+
+
+async def pause() -> None:
+    """Some time, whatever `sleep` is."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(asyncio.Event().wait(), 0.1)
 
 
 def _interrupt_main() -> None:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from serve_app import finished_log as module
 from serve_app.cli.main import app
-from serve_app.ended_applications import EndedApplication, EndedCall
+from serve_app.ended_applications import ApplicationsUnderway, EndedApplication, EndedCall
 from serve_app.finished_log import FinishedLog
 from serve_app.training_data import TrainingDataError, read_finished
-from tests.learning import ended, many, record
+from tests.learning import many, record
 
 
 def lines(directory: Path) -> list[dict[str, object]]:
@@ -139,4 +141,32 @@ def test_nobody_waits_for_a_full_queue(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_an_application_that_was_never_seen_to_begin_has_no_line() -> None:
-    assert ended().complete
+    assert ApplicationsUnderway().end(record()) is None
+
+
+def test_what_another_writer_took_away_is_written_to_no_more(tmp_path: Path) -> None:
+    times = iter(range(10))
+    log = FinishedLog(tmp_path, "one", 10**6, lambda: next(times))
+    log._write({"number": 1})
+    for path in tmp_path.iterdir():
+        path.unlink()
+    log._write({"number": 2})
+    log._leave_file()
+    assert lines(tmp_path) == [{"number": 2}]
+
+
+class AlmostFull(io.FileIO):
+    """A file on a disk with room for a few bytes more."""
+
+    def write(self, line: Any) -> int:
+        return super().write(line[:5])
+
+
+def test_a_line_that_a_full_disk_took_in_part_is_taken_back(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"{}\n")
+    log = FinishedLog(tmp_path, "one", 10**6)
+    log._file = AlmostFull(tmp_path / "log", "ab")
+    with pytest.raises(OSError, match="only 5 of 14"):
+        log._write({"number": 1})
+    log._leave_file()
+    assert (tmp_path / "log").read_bytes() == b"{}\n"

@@ -22,7 +22,7 @@ from serve_app.settings import LearningSettings
 from serve_app.training import ModelKind, train
 from serve_app.training_data import FinishedApplication
 from serve_app.training_job import TrainingFailed, TrainingJob
-from tests.learning import ended, many
+from tests.learning import ended, many, record
 from tests.predicting import made_up
 
 SETTINGS = LearningSettings(enabled=True, min_new=20, min_held_out=4, retry_s=10)
@@ -268,3 +268,25 @@ async def test_where_learning_is_off_only_the_errors_are_watched(live: Callable[
     await one.see(60)
     assert one.trainer.jobs == []
     assert one.learner.status()["remembered"] == 0
+
+
+async def test_costs_are_learnt_in_token_iterations_whatever_the_policy_counts(live: Callable[..., Live]) -> None:
+    one = live(True)
+    in_its_policys_unit = replace(ended(cost=7.0), record=record(cost=7.0, calls=1))
+    one.learner.take(in_its_policys_unit)
+    ((observation,), _) = one.learner._recent.split()
+    assert observation.cost == in_its_policys_unit.cost == 40 * 30 + 465
+
+
+async def test_a_rollback_to_nothing_leaves_a_training_alone(live: Callable[..., Live]) -> None:
+    one = live(True)
+    one.trainer.hold.clear()
+    for application in many(15):
+        one.learner.take(application)
+    assert one.learner.training
+    with pytest.raises(LookupError):
+        await one.learner.rollback()
+    assert one.learner.training
+    one.trainer.hold.set()
+    await one.settled()
+    assert one.learner.version == 2

@@ -19,6 +19,7 @@ from scheduler.actions import PublishTag
 from scheduler.events import ApplicationArrived, ApplicationClosed, CallRevealed
 from scheduler.types import ApplicationSpec, CallKey, CallSpec
 from serve_app.documents import parse_application
+from serve_app.errors import ApiError
 from serve_app.inference_request import parse_inference
 from serve_app.live_predictor import LivePredictor
 from serve_app.settings import IngressSettings, LearningSettings
@@ -91,6 +92,23 @@ async def test_a_state_directory_that_cannot_be_used_fails_nobody(tmp_path: Path
     await predictor.close()
     assert predictor.status()["log_lost"] == 12
     assert predictor.status()["version"] == 1
+
+
+@pytest.mark.parametrize("error", [OSError("no room in /tmp/x"), ImportError("scikit-learn"), ValueError("version")])
+@pytest.mark.parametrize("where", ["tempfile.mkdtemp", "serve_app.model_shelf.ModelShelf.newest"])
+async def test_whatever_keeps_models_away_serving_begins(
+    monkeypatch: pytest.MonkeyPatch, where: str, error: Exception
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(where, fail)
+    predictor = LivePredictor(IngressSettings(learning=LearningSettings(enabled=True)), "one")
+    await predictor.start()
+    status = predictor.status()
+    assert (status["version"], status["model"]) == (1, "running means")
+    assert status["model_refused"] == f"models cannot be used: {type(error).__name__}"
+    await predictor.close()
 
 
 @pytest.mark.parametrize("log_prompts", [False, True])
@@ -246,6 +264,16 @@ async def test_what_was_seen_to_end_is_put_together_with_what_was_asked() -> Non
     assert by_type["report"].prompt == "One."
     assert [call.stage for call in by_type["report"].calls] == ["part", "join"]
     assert all(one.complete and one.cost == one.record.true_cost for one in heard)
+
+
+async def test_nothing_is_kept_of_a_call_that_this_ingress_has_no_room_for() -> None:
+    async with started() as system:
+        inference = system.ingresses[0].inference
+        inference._in_flight = 20_000
+        with pytest.raises(ApiError, match="calls in flight"):
+            await open_call(system.ingresses[0])
+        inference._in_flight = 0
+        assert len(inference.predictions._pending) == 0
 
 
 def test_a_later_scheduler_estimates_the_rest_as_the_earlier_one_did() -> None:

@@ -226,7 +226,38 @@ async def test_one_whose_client_leaves_while_it_begins_is_cancelled() -> None:
     beginning.cancel()
     with suppress(asyncio.CancelledError):
         await beginning
+    assert [type(event) for event in link._outbox] == [ApplicationArrived]
+    link._listeners["a"](tag("a"))
+    await asyncio.sleep(0)
     assert [type(event) for event in link._outbox] == [ApplicationArrived, ApplicationCancelled]
+
+
+async def test_one_whose_client_leaves_never_cancels_its_namesake() -> None:
+    link = Link()
+    applications = OpenApplications(link, max_kept=2)
+    beginning = asyncio.create_task(applications.begin(spec("a")))
+    await asyncio.sleep(0)
+    beginning.cancel()
+    with suppress(asyncio.CancelledError):
+        await beginning
+    link._listeners["a"](Reject("a", None, Refusal.DUPLICATE_ID, "a runs"))
+    await asyncio.sleep(0)
+    assert [type(event) for event in link._outbox] == [ApplicationArrived]
+    assert not applications.holds("a")
+
+
+async def test_one_that_ran_for_long_is_kept_after_it_has_settled() -> None:
+    link = Link()
+    applications = OpenApplications(link, max_kept=2)
+    for name in ("long", "b", "c", "d"):
+        beginning = asyncio.create_task(applications.begin(spec(name)))
+        await asyncio.sleep(0)
+        link._listeners[name](tag(name))
+        await beginning
+    for name in ("b", "c", "long"):
+        link._listeners[name](Reject(name, None, Refusal.BUSY, "a later scheduler has no room"))
+    assert [applications.holds(name) for name in ("long", "b", "c", "d")] == [True, False, True, True]
+    assert [status.application_id for status in applications.summaries(DEFAULT_TENANT)] == ["long", "c", "d"]
 
 
 async def test_an_audit_that_is_lost_ends_the_events() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from rich.console import Console
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -21,9 +22,12 @@ from scheduler.sim.calibration import Fit, Iteration
 from scheduler.sim.engine import REFERENCE, EngineProfile
 from scheduler.sim.prediction import Oracle
 from scheduler.sim.simulation import engine_admission
-from scheduler.sim.workload import TraceApplication, TraceCall
+from scheduler.sim.workload import TraceApplication, TraceCall, write_application
 from serve_app.cli.bench_policies_tables import documents
 from serve_app.documents import ApplicationDocument
+from serve_app.policy_bench import bench
+from serve_app.policy_bench import replay as replay_module
+from serve_app.policy_bench.bench import Bench, Question
 from serve_app.policy_bench.calibration import Calibration, calibrate, slowed
 from serve_app.policy_bench.comparison import Twin, compare, mean_s, policy_run
 from serve_app.policy_bench.deployment import bench_config, engine_settings, engine_sizes, live_core
@@ -117,8 +121,10 @@ def test_what_cannot_be_replayed_is_refused_by_name(faulty: TraceCall, what: str
 class Service:
     """Answers as the service does, and can be made to fail."""
 
-    def __init__(self, *, refuse: str = "", lengthen: str = "", hang: str = "") -> None:
-        self.refuse, self.lengthen, self.hang = refuse, lengthen, hang
+    def __init__(
+        self, *, refuse: str = "", lengthen: str = "", hang: str = "", event: str = "", status: Any = None
+    ) -> None:
+        self.refuse, self.lengthen, self.hang, self.odd_event, self.odd_status = refuse, lengthen, hang, event, status
         self.documents: dict[str, dict[str, Any]] = {}
         self.app = Starlette(
             routes=[
@@ -142,6 +148,8 @@ class Service:
         async def lines() -> AsyncIterator[str]:
             if name == self.hang:
                 await asyncio.sleep(3600)
+            if name == "b" and self.odd_event:
+                yield f"data: {self.odd_event}\n\n"
             yield 'event: tag_set\ndata: {"event": "tag_set"}\n\n'
             yield 'event: application_ended\ndata: {"event": "application_ended"}\n\n'
 
@@ -149,6 +157,8 @@ class Service:
 
     async def status(self, request: Request) -> Response:
         name = request.path_params["name"]
+        if name == "b" and self.odd_status is not None:
+            return JSONResponse(self.odd_status)
         document = self.documents[name]
         more = 1 if name == self.lengthen else 0
         calls = [
@@ -189,9 +199,16 @@ async def test_clients_send_at_their_moments_and_keep_what_the_service_says() ->
     [
         (Service(refuse="b"), "refused (429): busy"),
         (Service(lengthen="b"), "call x has (40, 9) prompt and output tokens instead of (40, 8)"),
+        (Service(event="<html>"), "JSONDecodeError: Expecting value: line 1 column 1 (char 0)"),
+        (Service(event="[]"), "AttributeError: 'list' object has no attribute 'get'"),
+        (Service(status={"state": "finished", "gps_completion_s": 1}), "its status cannot be read: KeyError('calls')"),
+        (Service(status=5), "its status is unknown: TypeError"),
     ],
 )
-async def test_what_went_wrong_with_one_is_kept_and_stops_no_other(service: Service, error: str) -> None:
+async def test_what_went_wrong_with_one_is_kept_and_stops_no_other(
+    service: Service, error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay_module, "AUDIT_WAIT_S", 0.1)
     outcomes, ended = await outcomes_of(service)
     assert outcomes["b"].error == error
     assert outcomes["a"].error is None
@@ -339,6 +356,46 @@ def test_what_was_kept_is_found_again_and_not_under_other_settings(tmp_path: Pat
     assert again.run_of("vtc") == run("vtc", 1.0, 2.0)
     with pytest.raises(ResultsError, match=r"other settings \(apps differ\)"):
         Results.open(tmp_path / "out", {**settings, "apps": 4})
+
+
+def question(workload: Path, seconds: float = 60.0, ingress: dict[str, Any] | None = None) -> Question:
+    serving = {"args": {"engine": {}, "ingress": ingress or {}}, "deployments": [{"name": "EngineReplica"}]}
+    return Question(
+        workload=workload,
+        policies=["fcfs"],
+        intensity=1.0,
+        apps=2,
+        predictor_dir=None,
+        stretch=1.0,
+        seconds=seconds,
+        simulated=True,
+        config={"applications": [{"args": {}, "deployments": [{"user_config": {}}]}, serving]},
+    )
+
+
+def test_results_of_another_limit_or_other_ingresses_are_not_taken(tmp_path: Path) -> None:
+    workload = tmp_path / "trace.jsonl"
+    workload.write_text("".join(write_application(application(name)) + "\n" for name in "abc"))
+    for _ in range(2):
+        Results.open(tmp_path / "out", question(workload).settings({}))
+    for other, name in ((question(workload, 600.0), "seconds"), (question(workload, ingress={"a": 1}), "ingress")):
+        with pytest.raises(ResultsError, match=rf"\({name} differ\)"):
+            Results.open(tmp_path / "out", other.settings({}))
+
+
+@pytest.mark.parametrize("error", [KeyError("iterations"), json.JSONDecodeError("odd", "<html>", 0)])
+def test_a_service_that_answers_oddly_ends_a_run_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    workload = tmp_path / "trace.jsonl"
+    workload.write_text("".join(write_application(application(name)) + "\n" for name in "abc"))
+    monkeypatch.setattr(bench, "run_live", fail)
+    whole = Bench(question(workload), tmp_path / "out", Console(quiet=True))
+    with pytest.raises(ResultsError, match="calibration: the service does not answer as it should"):
+        whole.compared()
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"policy": "vtc"}', '{"outcomes": [{}]}'])

@@ -6,13 +6,15 @@ import pytest
 
 from predictors.models import CostEstimate, Source
 from predictors.store import TrainedPredictor
-from scheduler.actions import PublishCallEnd, PublishCompletion, Refusal, Reject
+from scheduler.actions import PublishCallEnd, PublishCompletion, PublishTag, Refusal, Reject
 from scheduler.types import ApplicationRecord, ApplicationSpec, CallKey
 from serve_app import ended_applications
 from serve_app import predictions as module
 from serve_app.ended_applications import EndedApplication, EndedCall
 from serve_app.predictions import ALL_TYPES, LENGTH_QUANTILE, Predictions
 from serve_app.trained_predictor import LENGTH_QUANTILE as TRAINED_QUANTILE
+
+TAG = PublishTag("app", 0.0, 1.0, 1.0, "arrival")
 
 
 def end(call_id: str, outcome: str = "finished", *output_tokens: int) -> PublishCallEnd:
@@ -217,7 +219,7 @@ def test_whole_applications_are_put_together_from_their_parts() -> None:
     predictions.underway.begin("app", "What they asked.")
     predict(predictions, "a", "map1")
     predict(predictions, "b", "reduce")
-    for action in (end("a", "finished", 3, 4), end("b", "cancelled", 9), completion("finished", 77.0)):
+    for action in (TAG, end("a", "finished", 3, 4), end("b", "cancelled", 9), completion("finished", 77.0)):
         predictions.note(action)
     predictions.note(completion("finished", 88.0))
     (one,) = heard
@@ -248,3 +250,53 @@ def test_applications_underway_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
             underway.end_call(str(number), call)
     known = {name: underway.get(name) for name in "45678"}
     assert [None if one is None else len(one.calls) for one in known.values()] == [None, None, None, 3, 3]
+
+
+def test_an_application_whose_first_call_was_refused_is_forgotten() -> None:
+    predictions = Predictions()
+    predict(predictions, "a")
+    predictions.underway.begin("app", "too long")
+    predict(predictions, "b")
+    predictions.note(Reject("app", "a", Refusal.CANNOT_FIT, ""))
+    assert predictions.underway.get("app") is not None, "another call may be taken"
+    predictions.note(Reject("app", "b", Refusal.CANNOT_FIT, ""))
+    assert predictions.underway.get("app") is None
+
+
+def test_an_application_that_another_ingress_hears_of_is_kept_no_longer_than_its_calls() -> None:
+    predictions = Predictions()
+    predict(predictions, "a")
+    predictions.underway.begin("app", "of this run")
+    predictions.note(end("a", "finished", 3))
+    assert predictions.underway.get("app") is None
+    predictions.note(TAG)
+    predict(predictions, "b")
+    predictions.underway.begin("app", "of the next run")
+    predictions.note(end("b", "finished", 3))
+    known = predictions.underway.get("app")
+    assert known is not None
+    assert (known.prompt, len(known.calls)) == ("of the next run", 1)
+
+
+def test_a_duplicate_that_is_refused_leaves_the_one_that_runs() -> None:
+    predictions = Predictions()
+    predictions.underway.begin("app", "runs")
+    predictions.note(TAG)
+    predictions.note(Reject("app", None, Refusal.DUPLICATE_ID, ""))
+    predictions.forget_call(CallKey("app", "of the duplicate"))
+    assert predictions.underway.get("app") is not None
+
+
+def test_running_means_learn_token_iterations_whatever_the_policy_counts() -> None:
+    predictions = Predictions()
+    predictions.underway.begin("app", "p")
+    predict(predictions, "a")
+    for action in (TAG, end("a", "finished", 30), completion("finished", 7.0)):
+        predictions.note(action)
+    assert predictions.application_cost("agent") == pytest.approx(10 * 30 + 465)
+
+
+def test_where_a_model_fails_on_a_length_running_means_answer() -> None:
+    predictions = under(estimate(1.0, 1.0, 1.0))
+    assert predictions.output_tokens(CallKey("app", "c"), "agent", "another stage", 500, 70, "acme") == 128
+    assert predictions.failed == 1

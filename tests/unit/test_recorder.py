@@ -7,6 +7,7 @@ import json
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -17,9 +18,12 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 from typer.testing import CliRunner
 
 from scheduler.sim.workload import TraceApplication, read_workload, write_application
+from serve_app import recorder_server
+from serve_app.cli import record
 from serve_app.cli.main import app
 from serve_app.cli.record import save, summary
 from serve_app.recorder import MAX_PROMPT_CHARS, Answered, Asked, Evidence, Recorder
@@ -171,6 +175,26 @@ def test_sequences_prompts_and_thinking() -> None:
     assert second.delay_s == 3
 
 
+def test_long_prompts_are_not_kept() -> None:
+    recorder = Recorder()
+    run(recorder, 0, 1, texts="x" * 9_000)
+    run(recorder, 2, 3, texts="y" * 9_000)
+    kept = [call.asked for call in recorder._all[0].calls]
+    assert [asked.texts for asked in kept] == ["", ""]
+    assert {len(asked.prompt) for asked in kept} == {MAX_PROMPT_CHARS}
+
+
+def test_only_what_has_changed_is_made_anew() -> None:
+    recorder = Recorder()
+    for name in ("a", "b"):
+        run(recorder, 0, 1, application_id=name)
+    first, second = recorder.applications()
+    run(recorder, 2, 3, application_id="b")
+    again, changed = recorder.applications()
+    assert again is first
+    assert (len(second.calls), len(changed.calls), recorder.calls) == (1, 2, 3)
+
+
 def test_the_file_is_a_workload(tmp_path: Path) -> None:
     recorder = Recorder()
     run(recorder, 5.0, 6.0, application_id="later")
@@ -195,6 +219,7 @@ class Upstream:
         self.asked: list[httpx.Request] = []
         self.left = asyncio.Event()
         self.begun = asyncio.Event()
+        self.says: str | None = None
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:
         await request.aread()
@@ -206,6 +231,8 @@ class Upstream:
         if request.content == b"{":
             return _json({"error": {}}, 400)
         body = json.loads(request.content)
+        if self.says is not None:
+            return httpx.Response(200, content=_parts(self.says.encode()))
         if body.get("prompt") == "refuse":
             return _json({"error": {}}, 429, {"retry-after": "3"})
         if body.get("stream"):
@@ -231,10 +258,12 @@ class Upstream:
 
 
 def _json(document: Any, status: int = 200, headers: dict[str, str] | None = None) -> httpx.Response:
-    async def parts() -> AsyncIterator[bytes]:
-        yield json.dumps(document).encode()
+    return httpx.Response(status, content=_parts(json.dumps(document).encode()), headers=headers)
 
-    return httpx.Response(status, content=parts(), headers=headers)
+
+async def _parts(*parts: bytes) -> AsyncIterator[bytes]:
+    for part in parts:
+        yield part
 
 
 def _event(document: dict[str, Any]) -> bytes:
@@ -305,6 +334,54 @@ async def test_what_fails_is_passed_on_and_left_out() -> None:
     assert dict(proxied.recorder.left_out) == {"refused with 429": 1, "told no usage": 1, "broke off": 1}
 
 
+USAGE = {"prompt_tokens": 1, "completion_tokens": 1}
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ({"choices": [None], "usage": USAGE}, "unreadable"),
+        ({"choices": 3, "usage": USAGE}, "unreadable"),
+        ({"choices": [{"index": [], "text": "a"}], "usage": USAGE}, "unreadable"),
+        ({"choices": [{"text": "a", "tool_calls": [7]}], "usage": USAGE}, "unreadable"),
+        ({"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": "many"}}, "told no usage"),
+        (DEEP, "unreadable"),
+    ],
+)
+@pytest.mark.parametrize("streams", [True, False])
+async def test_an_answer_that_cannot_be_read_is_passed_on(said: Any, reason: str, streams: bool) -> None:
+    proxied = Proxied()
+    text = said if isinstance(said, str) else json.dumps(said)
+    text = f"data: {text}\n\ndata: [DONE]\n\n" if streams else text
+    proxied.upstream.says = text
+    options = {"stream": True, "stream_options": {"include_usage": True}} if streams else {}
+    answer = await proxied.complete(**options)
+    assert answer.text == text
+    assert proxied.recorder.applications() == []
+    assert dict(proxied.recorder.left_out) == {reason: 1}
+
+
+async def test_tool_calls_with_odd_ids_disturb_no_later_call() -> None:
+    proxied = Proxied()
+    message = {"content": None, "tool_calls": [{"id": 7}]}
+    proxied.upstream.says = json.dumps({"choices": [{"message": message}], "usage": USAGE})
+    for _ in range(2):
+        assert (await proxied.complete()).status_code == 200
+    assert len(only(proxied.recorder).calls) == 2
+
+
+async def test_a_recorder_that_fails_fails_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    proxied = Proxied()
+
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(proxied.recorder, "begin", fail)
+    assert (await proxied.complete()).json()["choices"]
+    assert dict(proxied.recorder.left_out) == {"unreadable": 1}
+
+
 async def test_a_client_that_leaves_takes_its_request_with_it() -> None:
     proxied = Proxied()
     asking = asyncio.create_task(_asgi(proxied.proxy, {"prompt": "hang", "stream": True}, proxied.upstream.begun))
@@ -354,6 +431,34 @@ def test_the_command_writes_what_it_saw_when_it_is_stopped(tmp_path: Path) -> No
     assert process.returncode == 0, said
     assert said.strip() == f"{out}: 0 applications with 0 calls. Left out: 1 the service cannot be reached."
     assert out.read_text() == ""
+
+
+async def test_files_are_written_beside_the_loop_and_never_two_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder, begun = Recorder(), asyncio.Event()
+    loop, write = asyncio.get_running_loop(), record.write
+    log: list[tuple[str, bool]] = []
+
+    def slowly(applications: list[TraceApplication], out: Path) -> None:
+        log.append(("begin", threading.current_thread() is threading.main_thread()))
+        loop.call_soon_threadsafe(begun.set)
+        time.sleep(0.1)
+        write(applications, out)
+        log.append(("end", threading.current_thread() is threading.main_thread()))
+
+    async def serve(recorder: Recorder, *_: Any) -> None:
+        run(recorder, 0, 1)
+        await begun.wait()
+        run(recorder, 2, 3)
+
+    monkeypatch.setattr(record, "SAVE_S", 0.01)
+    monkeypatch.setattr(record, "write", slowly)
+    monkeypatch.setattr(recorder_server, "serve_recorder", serve)
+    out = tmp_path / "trace.jsonl"
+    await record._serve(recorder, out, "http://up", "host", 1, Console(quiet=True))
+    assert log == [("begin", False), ("end", False), ("begin", True), ("end", True)]
+    assert [len(application.calls) for application in read_workload(out.read_text().splitlines())] == [2]
 
 
 def test_the_command_touches_no_file_and_takes_no_port_that_is_taken(tmp_path: Path) -> None:

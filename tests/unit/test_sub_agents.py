@@ -51,3 +51,13 @@ def test_depth_is_bounded() -> None:
         known.learn(f"n{number + 1}", f"n{number}")
     assert known.root(f"n{MAX_DEPTH}") == "n0"
     assert known.root("n1000") == f"n{1000 - MAX_DEPTH}"
+
+
+def test_one_tenant_never_makes_another_forget() -> None:
+    known = SubAgents(max_names=2)
+    known.learn("acme/b", "acme/a")
+    for number in range(5):
+        known.learn(f"other/n{number}", "other/a")
+        known.learn(f"n{number}", "a")
+    assert known.root("acme/b") == "acme/a"
+    assert [known.root(f"n{number}") for number in range(5)] == ["n0", "n1", "n2", "a", "a"]
