@@ -11,8 +11,9 @@ in the unit of the option `cost`, p + 2·d unless told, over the program's weigh
 t_i = first_threshold·factor^i, i = 0..levels − 2, that its value has reached. The smallest level goes first, inside a
 level the call that became ready first. Promotion: with W the seconds that the program's calls waited for their grants
 and T the seconds from grant to end of those that ended, a call that has waited w seconds goes to level 0 once (W + w)/T
->= beta, and stays there until it is granted. Service is charged once, at a call's end, and stays charged though the
-call was lost or cancelled. An application that idles keeps its paths until it leaves.
+>= beta, and stays there until it is granted. Service is charged once, at a call's end, lost or cancelled ones included;
+of a call that is granted again only the last run counts for those after it, an earlier one only for the program's
+longest path. An application that idles keeps its paths until it leaves.
 
 The paper counts service in seconds of engine time and moves a running call down when it outgrows its queue; here
 service is in tokens, seconds count for promotion alone, and a call that was granted runs to its end. Chosen, where the

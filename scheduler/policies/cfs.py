@@ -15,6 +15,10 @@ the constant chosen is 0. When nothing waits, all runtimes begin anew.
 
 Different from the kernel: no slices or granularities (a call runs to its end), no groups, one run queue.
 
+A flow is an application or a tenant, as the operator set it, and w its weight. Cost is that of the option `cost`, p +
+2·Σd unless told: p prompt tokens, d output tokens of each sequence. A call that ends before its first token cost
+nothing.
+
 Defining property (lag): between flows that stay backlogged, with true predictions, virtual runtimes differ by at most
 q, the largest cost/weight of a call, at each decision. With false ones, the true services received over weight differ
 by at most q plus what the calls that run may still be mistaken by, however long it goes on. O(log n).

@@ -23,6 +23,11 @@ recently used blocks (65,536) of `block_tokens` tokens each (16), of the 256 rep
 each replica orders its own queue; here no call is bound to a replica before it starts, so one order serves all.
 The paper leaves both quanta open: 4,096 for a flow, 16,384 at a replica.
 
+A flow is an application or a tenant, as the operator set it, and w its weight.
+
+U = max(prompt_weight·L_input, output_weight·M), L_input the longest prompt, M the tokens of calls that run at once. A
+replica's refill ignores weight, is repeated until something is left at one replica, and never exceeds one quantum.
+
 Defining property: the gap of backlogged flows is DLPM's, 2·(quantum + U/min(w)), and without contention all calls of
 one prefix go to one replica. Each operation is O(replicas·blocks + log n); a grant also moves the waiting calls whose
 match it changes, because the order is by what is cached."""

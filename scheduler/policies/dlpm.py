@@ -18,6 +18,8 @@ recently used blocks (65,536) of `block_tokens` tokens each (16); it learns from
 reads the engine's radix tree. The quantum, which the paper leaves open, is 4,096 here: larger ones keep more locality,
 smaller ones are fairer. Calls without prefixes match nothing and go in order of readiness.
 
+A flow is an application or a tenant, as the operator set it, and w its weight.
+
 Defining property: for flows that are backlogged throughout an interval, |W_f/w_f − W_g/w_g| ≤
 2·(quantum + U/min(w)), U = max(prompt_weight·L_input, output_weight·M), with W as it is charged, L_input the longest
 prompt and M the tokens of calls that run at once. Each operation is O(log n + blocks of the prompt); a grant also moves

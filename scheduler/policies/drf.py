@@ -16,6 +16,8 @@ business of the core, this is about shares. A resource of which nothing is known
 Different from the paper: if the first call does not fit, the core holds the order and waits for room, where the paper
 leaves it open; the demand is the call's own, not the same for all of a flow's tasks.
 
+A flow is an application or a tenant, as the operator set it, and w its weight.
+
 Defining property: by filling an empty pool with divisible demands in small steps the dominant shares of flows that
 stay backlogged become equal by weight until a resource is exhausted (max-min, progressive filling), to within one
 call; and a flow that asks for more than it needs does not run more (strategy-proofness, section 3). O(log n); a change

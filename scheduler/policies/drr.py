@@ -18,6 +18,9 @@ Different from the paper: the order within a round is that of the flows' oldest 
 whose end newcomers are added. This makes an operation O(log n) instead of O(1), and equal applications that come at
 the same moment run in order of arrival. A newcomer waits for the rest of the round and at most one more.
 
+A flow is an application or a tenant, as the operator set it, and w its weight. Cost is that of the option `cost`, p +
+2·Σd unless told: p prompt tokens, d output tokens of each sequence.
+
 Defining property: O(1) steps a grant; each flow has at least one call a round when quantum·weight covers the largest;
 over every interval in which both are backlogged |W_i/w_i − W_j/w_j| <= quantum + L_i/w_i + L_j/w_j, with L the
 flows' largest calls. O(log n).

@@ -21,6 +21,10 @@ flow is forgotten. When nothing waits, all times begin anew.
 
 Different from the paper: requests are calls that run to their end, many at once; a request is the whole call.
 
+A flow is an application or a tenant, as the operator set it, and w its weight. Cost is that of the option `cost`, p +
+2·Σd unless told: p prompt tokens, d output tokens of each sequence. A call that ends before its first token cost
+nothing.
+
 Defining property: a flow that is picked has lag >= 0 (with a tolerance of 1e-9, because V is rounded); and among flows
 that stay backlogged, with true predictions, −L_i <= lag_i <= L_max at each decision. O(log n) for each operation, and
 as much again for each flow whose e_i V passes: as V can also fall (when a flow that is ahead leaves), flows can

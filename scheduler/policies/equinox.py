@@ -24,6 +24,10 @@ batching and stall-free scheduling are the engine's business.
 Leaving and returning: a flow that returns is lifted to the smallest HF of the flows with an application in the system,
 unless its own is larger (`scheduler.policies.service_counters`, which has the laws of the counters).
 
+A flow is an application or a tenant, as the operator set it, and w its weight. Equal counters: the flow with the older
+application. A counter of a flow that left is kept while it is above the smallest active one (the 512 largest), until
+nobody is active; then all begin at 0. An application never returns.
+
 Defining property: the granted call's flow has the smallest alpha·UFC + beta·RFC of all backlogged flows. With beta = 0
 and no discount the order is that of VTC with length prediction, and on one server, for flows that are there from the
 start, that of VTC. Each operation is O(log n).

@@ -21,6 +21,10 @@ the business of another layer and is left out.
 Leaving and returning: a flow that returns is lifted to the smallest counter of the flows with an application in the
 system, unless its own is larger (`scheduler.policies.service_counters`, which has the laws of the counters).
 
+A flow is an application or a tenant, as the operator set it, and w its weight. Equal counters: the flow with the older
+application. A counter of a flow that left is kept while it is above the smallest active one (the 512 largest), until
+nobody is active; then all begin at 0. An application never returns.
+
 Defining property: flows that are backlogged throughout get equal numbers of typical interactions by weight, up to those
 under way, however long the interactions of their types are. Each operation is O(log n).
 """

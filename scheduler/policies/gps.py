@@ -19,6 +19,10 @@ Leaving and returning: a flow that has been granted more than the fluid gave it 
 where it has work left; when the fluid has emptied a flow that has nothing waiting, nothing is known of it. When
 nothing waits, the fluid has delivered what was granted, and begins anew; until then nothing is counted.
 
+A flow is an application or a tenant, as the operator set it, and w its weight. Cost is that of the option `cost`, p +
+2·Σd unless told: p prompt tokens, d output tokens of each sequence. A call that ends before its first token cost
+nothing.
+
 Defining property: with granted service as the clock, lag_i <= L_max·H(n − 1) at each decision, H(k) = 1 + 1/2 + ... +
 1/k, n the most flows at once that have work in the fluid or waiting; with equal weights lag_i <= L_max·(n − 1)/n.
 The proof is that of the cup game. Lags add up to 0. Let A_k be the largest mean of k lags, A_n = 0. A grant adds

@@ -10,10 +10,12 @@ for it, and the order is that of waiting/cost. A weight w makes waiting count w 
 w·waiting/cost; the paper has none. The cost function is the option `cost`, KV token-time unless told. Equal
 ratios, as for all calls that have not waited, in order of readiness. Nothing is charged; idling changes nothing.
 
-Defining property: the ratio grows with waiting, and only calls that cost less ever pass an earlier one. Nobody
-starves below saturation: let calls that bring at most b + rho·x seconds of service in any x seconds arrive at one
-server after a call of s seconds, B be the seconds of work that it found, and no call take less than s_min. At a
-waiting time W only those can be ahead that arrived before W·(1 − s_min/s), so
+KV token-time of a call is p·d + d·(d + 1)/2 summed over its sequences, p prompt tokens and d output tokens of each.
+
+Defining property: the ratio grows with waiting, and only calls of smaller cost/w ever pass one that has waited longer.
+With equal weights nobody starves below saturation: let calls that bring at most b + rho·x seconds of service in any x
+seconds arrive at one server after a call of s seconds, B be the seconds of work that it found, and no call take less
+than s_min. At a waiting time W only those can be ahead that arrived before W·(1 − s_min/s), so
 
     W <= (B + b)/(1 − rho·(1 − s_min/s))    whenever rho·(1 − s_min/s) < 1.
 

@@ -15,6 +15,8 @@ The option `cost` measures applications, tags and virtual time by another functi
 paper takes: `profile`, an engine's measured time, counts what prefill costs its neighbours, where memory held does not;
 `linear` makes the order that of the paper's ablation. V then moves by what calls are seen to make, in that unit.
 
+KV token-time of a call is p·d + d·(d + 1)/2 summed over its sequences, p prompt tokens and d output tokens of each.
+
 Defining property: no call of an application is granted while an application with a smaller tag has a call
 waiting. O(log n).
 """

@@ -15,6 +15,10 @@ What the ablation shows: an application of long prompts with short answers, and 
 hold very different memory for equal p + 2·d; counted so, those that hold much of it for long are let ahead, and
 everyone behind waits for memory.
 
+V is the service that a unit of weight has had in a fluid reference: service S moves it by S/W, W the weights of the
+applications that V has not brought to their tags; w is the application's weight. Corrections: an early end, an overrun,
+work revealed later.
+
 Defining property: no call of an application is granted while an application with a smaller tag in p + 2·d has a call
 waiting. O(log n).
 """

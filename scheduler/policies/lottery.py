@@ -13,6 +13,8 @@ Different from the paper: no currencies, transfers or inflation of tickets, and 
 which would make up for calls of different costs. A weight is taken as exact, not in whole tickets. The generator is
 splitmix64 (Steele, Lea and Flood, OOPSLA 2014), computed from the number of the draw, not the paper's Park-Miller.
 
+A flow is an application or a tenant, as the operator set it, and w its weight.
+
 Defining property: over n grants among flows that stay backlogged, a flow with p of the tickets is granted n·p calls
 on average, with variance n·p·(1 − p). O(log n) for each operation.
 """

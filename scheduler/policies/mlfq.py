@@ -21,10 +21,11 @@ open: quantum 1,024, factor 2, 8 levels (the last after 130,048 units), boost ea
 round robin, in the last level. FastServe boosts each job after its own wait; we follow the fixed period, whose rule is
 simpler to bound. Skip-join looks at the prompt alone, not at the weight.
 
-Defining property: the level is a function of the entry and of the service since the boost. A boost bounds waiting:
-an application that waits at a boost with nothing running, behind k that arrived before it, on one server that delivers
-r units a second and with calls of at most c units, starts a call within (k·(q_0 + c) + c)/r seconds of that boost, if
-that is no more than `boost_s`: later arrivals stay behind it in level 0, each earlier one sinks after at most q_0 + c.
+Defining property: the level is a function of the entry and of the service over weight since the boost. A boost bounds
+waiting: an application that waits at a boost with nothing running, behind k that arrived before it, on one server that
+delivers r units a second and with calls of at most c units, starts a call within (sum over the k of (w_i·q_0 + c) +
+c)/r seconds of that boost, if that is no more than `boost_s`: later arrivals stay behind it in level 0, earlier one i,
+of weight w_i, sinks after at most w_i·q_0 + c.
 
 O(log n), but a boost visits every application, O(n log n) each `boost_s`.
 """

@@ -12,6 +12,8 @@ equal weights that is the list as it stands; with others a flow of twice the wei
 source has no weights; whole ones in turns are weighted round robin, Katevenis et al., IEEE JSAC 1991). A flow that left
 and returns goes to the tail like any other, so nothing is kept of it.
 
+A flow is an application or a tenant, as the operator set it, and w its weight.
+
 Defining property: over any interval in which two flows of equal weight are backlogged throughout, the numbers of their
 calls granted differ by at most one, because one that was granted stands behind all that wait; of flows i and j in
 general, |n_i/w_i − n_j/w_j| <= 1/w_i + 1/w_j. O(log n).

@@ -15,6 +15,9 @@ passed it. When nothing waits, V = max(V, max M_i); as only differences count, t
 Different from the paper: V is the start tag of the last call dispatched rather than of the one in service (there are
 many servers), and M_i carries the finish tag of the flow's last call, so calls that wait have no tags of their own.
 
+A flow is an application or a tenant, as the operator set it, and w its weight. Cost is that of the option `cost`, p +
+2·Σd unless told: p prompt tokens, d output tokens of each sequence.
+
 Defining property: at each decision V <= M_i <= V + q for every backlogged flow, and over every interval in which both
 are backlogged |W_i/w_i − W_j/w_j| <= 2·q, where W is the predicted cost of what was dispatched and q the largest c/w.
 O(log n).

@@ -7,6 +7,8 @@ the cost function of the option `cost` (KV token-time unless told); equal ranks 
 charged, and idling changes nothing. Of the application that a call belongs to only the weight is looked at. A long
 call can starve while shorter ones keep coming: that is the rule, and `hrrn` is its remedy.
 
+KV token-time of a call is p·d + d·(d + 1)/2 summed over its sequences, p prompt tokens and d output tokens of each.
+
 Defining property: with all calls present on one server and true predictions, the weighted mean flow time is the
 smallest that any order can have. O(log n).
 """

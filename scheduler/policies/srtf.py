@@ -4,8 +4,9 @@ Schrage ("A proof of the optimality of the shortest remaining processing time di
 Rank of an application: its remaining cost over its weight. What remains is the predicted cost less what was served,
 running calls counted as far as they came; it follows every correction that is told, up or down. (With equal weights
 this is the paper's rule; dividing by the weight is Smith's, optimal for a weighted mean when all are present.) Equal
-ranks in order of arrival; calls of one application in order of readiness. Nothing is charged here: the core measures,
-in its own cost function. An application that idles keeps its rank.
+ranks in order of arrival; calls of one application in order of readiness. Nothing is charged here: the core measures
+cost, as KV token-time, p·d + d·(d + 1)/2 summed over the sequences of a call (p prompt, d output tokens). An
+application that idles keeps its rank.
 
 The paper preempts: a job that arrives with less left takes the server at once. Here a call runs to its end, and the
 rule decides at the next grant; between the calls of an application it preempts. A large application can starve while

@@ -18,6 +18,9 @@ that stay; it is lifted to the smallest pass when it falls below. When nothing w
 
 Different from the paper: strides are in cost, not in quanta, since calls differ; no hierarchy (section 4).
 
+A flow is an application or a tenant, as the operator set it, and w its weight. Cost is that of the option `cost`, p +
+2·Σd unless told: p prompt tokens, d output tokens of each sequence.
+
 Defining property: for two flows backlogged since they began with equal passes, the services W_i/w_i and W_j/w_j
 never differ by more than the larger of c_i/w_i and c_j/w_j, the largest single charges (less than one quantum).
 O(log n).

@@ -14,6 +14,10 @@ between two of its calls has not gone idle, and lifting it then would take away 
 the paper lifts to the counter of the last flow to leave; here debts are forgiven at that moment, so that it is the
 same for all others (`scheduler.policies.service_counters`, which has the laws of the counters).
 
+A flow is an application or a tenant, as the operator set it, and w its weight. Equal counters: the flow with the older
+application. A counter of a flow that left is kept while it is above the smallest active one (the 512 largest), until
+nobody is active; then all begin at 0. An application never returns.
+
 Defining property (theorem 4.4): for any interval in which flows f and g are backlogged throughout,
 |W_f/w_f − W_g/w_g| ≤ 2·max(w_p·L_input, w_q·M)/min(w), where W is service as it is charged, L_input the longest
 prompt and M the tokens of calls that run at once. Each operation is O(log n).

@@ -12,6 +12,10 @@ kv_time) and predicted length d̂:
 Leaving and returning: a flow that returns is lifted to the smallest counter of the flows with an application in the
 system (the paper: with a request that waits), unless its own is larger (`scheduler.policies.service_counters`).
 
+A flow is an application or a tenant, as the operator set it, and w its weight. Equal counters: the flow with the older
+application. A counter of a flow that left is kept while it is above the smallest active one (the 512 largest), until
+nobody is active; then all begin at 0. An application never returns.
+
 Defining property: whatever the predictions, |W_f/w_f − W_g/w_g| ≤ 2·max(w_p·L_input, w_q·M)/min(w) for flows that are
 backlogged throughout, where M counts for each call that runs the larger of what was predicted and what it makes (the
 calls of f that are yet to make tokens and those of g that were charged for tokens not made run at once); with perfect

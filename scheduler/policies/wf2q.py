@@ -18,9 +18,17 @@ still to do for it.
 Different from the paper: many servers, of which GPS is the sum; and S <= V is asked with a tolerance of 1e-9 (of V,
 where that is above 1), because V is rounded.
 
+A flow is an application or a tenant, as the operator set it, and w its weight. Cost is that of the option `cost`, p +
+2·Σd unless told: p prompt tokens, d output tokens of each sequence. A call that ends before its first token cost
+nothing.
+
+V(a) is V when the call began to wait (a lost call: when it returned), F' the finish tag of its flow's call granted
+before it, moved by 1/w of what that call makes more or less than predicted; only a flow's first call has tags.
+
 Defining property: on one server of rate r with true lengths each call ends at most L_max/r after it ends in GPS, and no
-flow is ever further ahead of GPS than W_i − W_i,GPS <= (1 − w_i/W)·L_i,max (W: all weights); GPS has arrivals as
-`fair_tags` says. O(log n) for each operation amortized, and as much again for each flow that GPS empties.
+flow is ever further ahead of GPS than W_i − W_i,GPS <= (1 − w_i/W)·L_i,max (W: all weights); GPS counts a call that
+comes between two reports of a busy server as come at the earlier one. O(log n) for each operation amortized, and as
+much again for each flow that GPS empties.
 """
 
 from __future__ import annotations

@@ -19,8 +19,13 @@ GPS has still to do for it.
 Different from the papers: many servers, of which GPS is the sum, so that GPS may give a flow more than its few calls
 can take in reality; the bound below is for one server.
 
-Defining property: on one server of rate r with true lengths each call ends at most L_max/r after it ends in GPS (with
-arrivals as `fair_tags` says). O(log n) for each operation, and as much again for each flow that GPS empties.
+A flow is an application or a tenant, as the operator set it, and w its weight. Cost is that of the option `cost`, p +
+2·Σd unless told: p prompt tokens, d output tokens of each sequence. A call that ends before its first token cost
+nothing.
+
+Defining property: on one server of rate r with true lengths each call ends at most L_max/r after it ends in GPS (GPS
+counting a call that comes between two reports of a busy server as come at the earlier one). O(log n) for each
+operation, and as much again for each flow that GPS empties.
 """
 
 from __future__ import annotations
