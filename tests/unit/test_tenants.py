@@ -114,6 +114,13 @@ def test_the_preferred_replica_and_the_priority_of_a_lone_tenant_are_its_policys
     assert level.tenant_count() == 2
 
 
+def test_a_policy_without_the_level_knows_no_tenants_but_one() -> None:
+    policy = Justitia()
+    for number, tenant in enumerate(("s", "t")):
+        policy.add(waiting(f"a{number}", number, tenant, 50.0))
+    assert policy.tenant_count() == 1
+
+
 def facts(name: str, sequence: int, tenant: str, cost: float) -> ApplicationFacts:
     return ApplicationFacts(
         application_id=name, sequence=sequence, flow=name, tenant=tenant, predicted_cost=cost, remaining_cost=cost
