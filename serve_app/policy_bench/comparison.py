@@ -15,6 +15,7 @@ from scheduler.sim.simulation import ApplicationResult, SimulationResult
 from scheduler.sim.workload import TraceApplication
 from serve_app.cli.simulation_runs import Run
 from serve_app.policy_bench.live import LiveRun
+from serve_app.policy_bench.pace import pace_of, paces_of
 from serve_app.policy_bench.replay import Outcome
 from serve_app.policy_bench.results import PolicyRun
 
@@ -69,15 +70,14 @@ def mean_s(result: SimulationResult) -> float:
 
 def policy_run(policy: str, live: LiveRun, fitted: Fit, pool_tokens: int) -> PolicyRun:
     """What is kept of a live run."""
-    expected_s = sum(fitted.duration_s(one) for one in live.log)
-    logged_s = sum(one.duration_s for one in live.log)
     return PolicyRun(
         policy=policy,
         outcomes=tuple(live.outcomes),
         iterations=live.iterations,
         preemptions=live.preemptions,
         kv_used=_mean_share(live.log, live.kv_used_tokens, pool_tokens),
-        pace=logged_s / expected_s if expected_s else 1.0,
+        pace=pace_of(live.log, fitted, 1.0),
+        paces=paces_of(live.log, live.marks, fitted).windows,
     )
 
 

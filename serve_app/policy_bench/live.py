@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ import httpx
 from scheduler.sim.calibration import Iteration, read_iterations
 from scheduler.sim.workload import TraceApplication, TraceCall
 from serve_app.policy_bench.deployment import Config, bench_config
+from serve_app.policy_bench.pace import WINDOW_S
 from serve_app.policy_bench.replay import Ended, Outcome, replay
 from serve_app.policy_bench.results import ResultsError
 from serve_app.policy_bench.stage import Stage
@@ -45,13 +47,14 @@ class Arrangement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRun:
-    """What clients saw, the engine's counters over it, and its iterations."""
+    """What clients saw, the engine's counters over it, and its iterations; `marks` are as `paces_of` takes them."""
 
     outcomes: list[Outcome]
     iterations: int
     preemptions: int
     log: list[Iteration]
     kv_used_tokens: list[int]
+    marks: list[int]
 
 
 def run_live(
@@ -66,24 +69,38 @@ def run_live(
         engine = {**arrangement.engine, "iteration_log": str(log)}
         config = bench_config(arrangement.config, engine, policy, stage.choose_port(), arrangement.predictor_dir)
         with stage.service(config) as url:
-            outcomes, before, after, begin = asyncio.run(_run(arrangement, url, applications, ended, log))
-        lines = log.read_text("utf-8").splitlines(keepends=True)[begin:]
+            outcomes, before, after, marks = asyncio.run(_run(arrangement, url, applications, ended, log))
+        lines = log.read_text("utf-8").splitlines(keepends=True)[marks[0] :]
     return LiveRun(
         outcomes=outcomes,
         iterations=after[0] - before[0],
         preemptions=after[1] - before[1],
         log=read_iterations(lines),
         kv_used_tokens=_kv_used(lines),
+        marks=[mark - marks[0] for mark in marks[1:]],
     )
 
 
 async def _run(
     arrangement: Arrangement, url: str, applications: Sequence[TraceApplication], ended: Ended, log: Path
-) -> tuple[list[Outcome], tuple[int, int], tuple[int, int], int]:
+) -> tuple[list[Outcome], tuple[int, int], tuple[int, int], list[int]]:
+    """The outcomes, the counters before and after, and the log's lines at the beginning and at each window's end."""
     await _warm_up(url, arrangement.rule)
-    before, begin = await _counters(url), _lines_of(log)
-    outcomes = await replay(url, applications, arrangement.rule, arrangement.limit_s, ended)
-    return outcomes, before, await _counters(url), begin
+    before, marks = await _counters(url), [await asyncio.to_thread(_lines_of, log)]
+    marking = asyncio.create_task(_mark(log, marks))
+    try:
+        outcomes = await replay(url, applications, arrangement.rule, arrangement.limit_s, ended)
+    finally:
+        marking.cancel()
+    return outcomes, before, await _counters(url), marks
+
+
+async def _mark(log: Path, marks: list[int]) -> None:
+    """Note how long the log is at the end of each window, until cancelled."""
+    begin_s = time.monotonic()
+    while True:
+        await asyncio.sleep(begin_s + len(marks) * WINDOW_S - time.monotonic())
+        marks.append(await asyncio.to_thread(_lines_of, log))
 
 
 async def _warm_up(url: str, rule: LengthRule) -> None:
@@ -104,7 +121,7 @@ async def _counters(url: str) -> tuple[int, int]:
 
 
 def _lines_of(log: Path) -> int:
-    return len(log.read_text("utf-8").splitlines()) if log.exists() else 0
+    return log.read_bytes().count(b"\n") if log.exists() else 0
 
 
 def _kv_used(lines: Sequence[str]) -> list[int]:

@@ -30,7 +30,8 @@ class PolicyRun:
     """One policy's run on the live service.
 
     `kv_used` is the mean share of the pool in use while the engine ran. `pace` is how long its iterations took over
-    what the calibration says of the same iterations: 1.2 means that the machine was a fifth slower than then.
+    what the calibration says of the same iterations: 1.2 means that the machine was a fifth slower than then;
+    `paces` has it for each window of `serve_app.policy_bench.pace`.
     """
 
     policy: str
@@ -39,6 +40,7 @@ class PolicyRun:
     preemptions: int
     kv_used: float
     pace: float
+    paces: tuple[float, ...]
 
     @property
     def errors(self) -> dict[str, str]:
@@ -125,7 +127,9 @@ def _file_of(policy: str) -> str:
 
 def _run_of(document: dict[str, Any]) -> PolicyRun:
     outcomes: Sequence[dict[str, Any]] = document["outcomes"]
-    return PolicyRun(**{**document, "outcomes": tuple(Outcome(**one) for one in outcomes)})
+    return PolicyRun(
+        **{**document, "outcomes": tuple(Outcome(**one) for one in outcomes), "paces": tuple(document["paces"])}
+    )
 
 
 def digest_of(path: Path) -> str:

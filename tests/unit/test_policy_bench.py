@@ -20,6 +20,7 @@ from starlette.routing import Route
 from scheduler.settings import Admission
 from scheduler.sim.calibration import Fit, Iteration
 from scheduler.sim.engine import REFERENCE, EngineProfile
+from scheduler.sim.metrics import completions
 from scheduler.sim.prediction import Oracle
 from scheduler.sim.simulation import engine_admission
 from scheduler.sim.workload import TraceApplication, TraceCall, write_application
@@ -33,6 +34,7 @@ from serve_app.policy_bench.comparison import Twin, compare, mean_s, policy_run
 from serve_app.policy_bench.deployment import bench_config, engine_settings, engine_sizes, live_core
 from serve_app.policy_bench.forecast import TwinSettings, as_the_twin_has_it, forecast, predictor_of
 from serve_app.policy_bench.live import LiveRun
+from serve_app.policy_bench.pace import Paces, paces_of
 from serve_app.policy_bench.replay import Outcome, replay
 from serve_app.policy_bench.results import PolicyRun, Results, ResultsError, digest_of
 from serve_app.policy_bench.traffic import (
@@ -264,7 +266,7 @@ def test_a_calibration_finds_the_slowdown_and_the_round_trip(factor: float, roun
     outcomes = [
         Outcome(application_id=one.application_id, arrival_s=0.0, finish_s=one.finish_s) for one in real.applications
     ]
-    found = calibrate(LOG, outcomes, burst_with, burst(), twin_settings())
+    found = calibrate(LOG, [], outcomes, burst_with, burst(), twin_settings())
     assert found.round_trip_s == pytest.approx(round_trip_s, abs=0.026), "the nearest step, or the one beside it"
     assert found.slowdown == pytest.approx(factor, rel=0.02)
     assert found.profile.base_s == pytest.approx(0.01 * found.slowdown)
@@ -279,7 +281,7 @@ def test_the_reference_engine_stretches_nothing() -> None:
         Outcome(application_id=one.application_id, arrival_s=0.0, finish_s=one.finish_s)
         for one in forecast(burst(), reference).applications
     ]
-    found = calibrate(log, outcomes, lambda _: burst(), burst(), reference)
+    found = calibrate(log, [], outcomes, lambda _: burst(), burst(), reference)
     assert found.stretch == pytest.approx(1.0, rel=1e-6)
 
 
@@ -299,6 +301,38 @@ def test_the_twin_is_told_what_the_service_says_at_arrival() -> None:
     assert (told.open, told.predicted_cost) == (False, 70.0)
     simulated = as_the_twin_has_it(traced, replace(RULE, chars_per_token=4), 0.0).spec({"one": 5, "then": 6}, None)
     assert [asked.prompt_tokens for asked in simulated.calls] == [200, 61]
+
+
+def test_work_and_clock_are_inverses_of_each_other() -> None:
+    paces = Paces((2.0, 1.0, 4.0))
+    assert [paces.work_s(clock_s) for clock_s in (0.0, 4.0, 5.0, 9.0, 10.0, 14.0, 30.0)] == [
+        0.0,
+        2.0,
+        2.5,
+        6.5,
+        7.5,
+        8.5,
+        12.5,
+    ]
+    for clock_s in (0.0, 1.0, 5.0, 7.0, 10.0, 12.0, 100.0):
+        assert paces.clock_s(paces.work_s(clock_s)) == pytest.approx(clock_s)
+
+
+def test_a_machine_that_is_slow_throughout_is_a_slower_engine() -> None:
+    """With the round trips as slow as the rest, the simulation at pace 1 on its clock is that of the slow engine."""
+    traffic = [replace(one, arrival_s=0.4 * place) for place, one in enumerate(burst())]
+    slow = forecast(traffic, twin_settings(profile=slowed(FIT.applied_to(SIZES), 1.5)))
+    paces = Paces((1.5, 1.5))
+    warped = paces.on_clock(forecast(paces.of_work(traffic), twin_settings()))
+    assert [one.arrival_s for one in warped.applications] == pytest.approx([one.arrival_s for one in traffic])
+    assert completions(warped.applications) == pytest.approx(completions(slow.applications), rel=1e-3)
+    assert warped.makespan_s == pytest.approx(slow.makespan_s, rel=1e-3)
+
+
+def test_a_window_without_iterations_has_the_pace_of_all() -> None:
+    log = [replace(one, duration_s=2 * one.duration_s) for one in LOG]
+    assert paces_of(log, [10, 10, 10_000], FIT).windows == pytest.approx((2.0, 2.0, 2.0))
+    assert paces_of([], [], FIT).windows == (1.0,)
 
 
 # ---- deployment
@@ -340,6 +374,7 @@ def run(policy: str, *finishes_s: float, error: str | None = None) -> PolicyRun:
         preemptions=3,
         kv_used=0.5,
         pace=1.1,
+        paces=(1.2, 1.0),
     )
 
 
@@ -465,7 +500,8 @@ def test_the_json_has_what_simulate_has_and_the_forecast() -> None:
 
 def test_pace_is_the_logs_time_over_the_fits() -> None:
     log = [Iteration(1.2 * FIT.duration_s(Iteration(0.0, 4, tokens)), 4, tokens) for tokens in (0, 50)]
-    live = LiveRun(outcomes=[], iterations=2, preemptions=0, log=log, kv_used_tokens=[100, 100])
+    live = LiveRun(outcomes=[], iterations=2, preemptions=0, log=log, kv_used_tokens=[100, 100], marks=[1, 2])
     made: Sequence[PolicyRun] = [policy_run("vtc", live, FIT, 200)]
     assert made[0].pace == pytest.approx(1.2)
+    assert made[0].paces == pytest.approx((1.2, 1.2))
     assert made[0].kv_used == pytest.approx(0.5)
