@@ -56,6 +56,7 @@ LENGTH_FEATURES = (
     "new_numbers_beyond_first_line",
     "first_line_numbers",
     "number_words",
+    "computations",
 )
 SIZE_COLUMNS = tuple(
     map(LENGTH_FEATURES.index, ("characters", "words", "beyond_first_line", "words_beyond_first_line"))
@@ -71,6 +72,8 @@ _UNSPACED = "\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\u0e00-\u0eff"
 _TERM = re.compile(rf"[^\W\d_{_UNSPACED}]+|[{_UNSPACED}]|\d|[^\w\s]|_")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _SENTENCE_END = re.compile(r"[.!?]+(?:\s|$)")
+_COMPUTATION = re.compile(r"[-+*/x×÷]\s*[$(£€]*\d[\d.,)%]*[^=\n]{0,40}?=\s*[$(£€]?\d")
+"""An operation on numbers whose result is stated: "3 x 4 apples = 12"."""
 _MAX_DIGITS = 30
 
 
@@ -109,6 +112,7 @@ def length_features(text: str) -> list[float]:
         math.log1p(lower.count("and") + lower.count("or")),
         *_first_line_features(text, distinct, numbers),
         math.log1p(sum(map(NUMBER_WORDS.__contains__, lower))),
+        math.log1p(len(_COMPUTATION.findall(text))),
     ]
 
 

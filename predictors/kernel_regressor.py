@@ -126,6 +126,7 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         places = np.nonzero(terms)
         document = {"center": self.center_, "level_sd": self.level_sd, "columns": terms.shape[1]}
         document["size_columns"] = list(self.size_columns)
+        document["max_rows"] = self.max_rows
         return document, {
             "dense": self.rows_[:, : self._dense],
             "term_rows": places[0].astype(float),
@@ -143,7 +144,8 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         terms = np.zeros((count, int(document["columns"])))
         terms[arrays["term_rows"].astype(np.intp), arrays["term_columns"].astype(np.intp)] = arrays["term_weights"]
         size_columns = tuple(int(column) for column in document["size_columns"])
-        regressor = cls(width, size_columns, level_sd=float(document["level_sd"]), max_rows=count)
+        max_rows = int(document["max_rows"])
+        regressor = cls(width, size_columns, level_sd=float(document["level_sd"]), max_rows=max_rows)
         regressor.rows_, regressor.targets_ = np.hstack([dense, terms]), arrays["targets"]
         regressor.n_features_in_ = regressor.rows_.shape[1]
         regressor.center_, regressor.scales_ = float(document["center"]), arrays["scales"]
@@ -151,6 +153,8 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
             raise ValueError("targets or scales have another shape than the rows ask for")
         if not np.all(regressor.scales_ > 0):
             raise ValueError("the scales must be positive")
+        if max_rows < count:
+            raise ValueError(f"{count} rows where at most {max_rows} are kept")
         return regressor._solved()
 
     @property

@@ -131,7 +131,8 @@ class PerTypeCostModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     def partial_fit(self, X: Iterable[tuple[str, str]], y: ArrayLike) -> Self:  # noqa: N803
         """Learn from further applications; what is learnt by type alone is cheap, and a new type begins with them.
 
-        Types with fewer than YOUNG_ROWS observations are learnt anew each time, from all of their own.
+        Types with fewer than YOUNG_ROWS observations are learnt anew each time, from all of their own; those of a model
+        that was loaded are not, as a model file holds no prompts.
         """
         check_is_fitted(self)
         cleaned = clean_costs(y)

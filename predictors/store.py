@@ -39,7 +39,7 @@ from predictors.text_regressors import (
 Array = NDArray[np.float64]
 
 FORMAT = "justitia-predictor"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 DOCUMENT, ARRAYS = "model.json", "arrays.npz"
 MAX_BYTES = 2**30
 _ZIP_DATE = (1980, 1, 1, 0, 0, 0)

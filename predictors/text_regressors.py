@@ -102,7 +102,7 @@ class KernelTextRegressor(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
 
     @classmethod
     def from_state(cls, document: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
-        model = cls()
+        model = cls(max_rows=int(document["regressor"]["max_rows"]), level_sd=float(document["regressor"]["level_sd"]))
         model.features_ = TextFeatures.from_state(document["features"], under("features", arrays))
         model.regressor_ = KernelRegressor.from_state(document["regressor"], under("regressor", arrays))
         if model.regressor_.n_features_in_ != len(LENGTH_FEATURES) + len(model.features_.terms_):

@@ -36,6 +36,10 @@ def evaluate(
             "--skip-per-type", metavar="N", help="Pass over the first N of each type, which it learnt from.", min=0
         ),
     ] = 0,
+    learning: Annotated[
+        bool,
+        typer.Option("--learning", help="Learn from each after predicting it, as a service does from what has ended."),
+    ] = False,
     html: Annotated[
         Path | None,
         typer.Option("--html", metavar="FILE", help="Write a calibration plot.", show_default=False),
@@ -48,6 +52,7 @@ def evaluate(
     justitia evaluate --model model --workload eval.jsonl
     justitia evaluate --model model --workload eval.jsonl --html calibration.html
     justitia evaluate --model model --workload train.jsonl --skip-per-type 100
+    justitia evaluate --model model --workload eval.jsonl --learning
     """
     from predictors.evaluation import evaluate as compare
     from predictors.evaluation import order_interval
@@ -58,16 +63,18 @@ def evaluate(
     with mistakes_in_words():
         if html is not None and (html.is_dir() or not html.parent.is_dir()):
             raise ValueError(f"--html {html}: no file can be written there")
+        if html is not None and learning:
+            raise ValueError("--html plots a model that does not learn: it cannot be given with --learning")
         predictor = load(model)
         asked, costs = asked_and_costs(_beyond(read_finished(workload), skip_per_type))
-        estimates, times_s = _timed_estimates(predictor, asked)
+        estimates, times_s = _timed_estimates(predictor, asked, costs if learning else None)
         found = compare(estimates, [one.application_type for one in asked], costs)
         interval = order_interval(estimates, asked, costs)
         if html is not None:
             _write_plot(html, predictor, asked, costs, estimates)
     p50_ms = 1000 * median(times_s)
     if as_json:
-        http.print_json(_document(predictor, found, interval, p50_ms))
+        http.print_json({**_document(predictor, found, interval, p50_ms), "learning": learning})
         return
     console = Console()
     console.print(_table(predictor, found))
@@ -94,16 +101,23 @@ def _beyond(applications: Sequence[FinishedApplication], count: int) -> list[Fin
     return kept
 
 
-def _timed_estimates(predictor: TrainedPredictor, asked: Sequence[Asked]) -> tuple[list[CostEstimate], list[float]]:
-    """An estimate for each, and the seconds it took; a few go first untimed, as in a service that runs."""
+def _timed_estimates(
+    predictor: TrainedPredictor, asked: Sequence[Asked], learnt: Sequence[float] | None
+) -> tuple[list[CostEstimate], list[float]]:
+    """An estimate for each, and the seconds it took; a few go first untimed, as in a service that runs.
+
+    `learnt` are costs that the model learns from, each after its estimate: as if all ended before the next one arrived.
+    """
     for one in asked[:WARM_UPS]:
         predictor.costs.predict_one(*one)
     estimates, times_s = [], []
     with progress_bar("predict", len(asked)) as advance:
-        for one in asked:
+        for place, one in enumerate(asked):
             started_s = time.perf_counter()
             estimates.append(predictor.costs.predict_one(*one))
             times_s.append(time.perf_counter() - started_s)
+            if learnt is not None:
+                predictor.costs.partial_fit([one], [learnt[place]])
             advance()
     return estimates, times_s
 

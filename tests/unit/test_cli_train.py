@@ -96,6 +96,21 @@ def test_what_was_learnt_from_can_be_passed_over(folder: Path) -> None:
     assert "no application is left" in run(*evaluate, "--skip-per-type", 1000, code=2)
 
 
+def test_a_model_that_learns_follows_costs_that_have_changed(folder: Path) -> None:
+    dearer = folder / "dearer.jsonl"
+    documents = [json.loads(line) for line in (folder / "eval.jsonl").read_text().splitlines()]
+    for call in (call for document in documents for call in document["calls"]):
+        call["output_tokens"] *= 3
+    dearer.write_text("".join(f"{json.dumps(document)}\n" for document in documents))
+    evaluate = ("evaluate", "--model", folder / "model", "--workload", dearer)
+    fixed, learning = (json.loads(run(*evaluate, *more, "--json")) for more in ((), ("--learning",)))
+    assert (fixed["learning"], learning["learning"]) == (False, True)
+    assert fixed["mean_relative_error"] > 0.5
+    assert learning["mean_relative_error"] < 0.7 * fixed["mean_relative_error"]
+    assert evaluated(folder, "model")["mean_relative_error"] < 0.2, "what stands in the files has not changed"
+    assert "--html plots a model that does not learn" in run(*evaluate, "--learning", "--html", folder / "x", code=2)
+
+
 def test_people_get_tables_and_a_plot(folder: Path) -> None:
     arguments = ("--model", folder / "model", "--workload", folder / "eval.jsonl", "--html", folder / "plot.html")
     said = run("evaluate", *arguments)

@@ -53,6 +53,22 @@ def test_counts_say_what_stands_there() -> None:
     assert found["beyond_first_line"] == pytest.approx(math.log1p(len("\nTwo (2) = x.")))
 
 
+@pytest.mark.parametrize(
+    ("text", "computations"),
+    [
+        ("2 x 4 = 8, and 8 + $5 dollars = $13.", 2),
+        ("Total = 2287720 / 2 = 1143860\nTotal = 2287720 + 1143860 = 3431580", 2),
+        ("3x = 12, so x = 4", 0),
+        ("a = b + c", 0),
+        ("2 + 3\n= 5", 0),
+        ("5 + 6 " + "apples " * 7 + "= 11", 0),
+    ],
+)
+def test_a_computation_is_an_operation_whose_result_is_stated(text: str, computations: int) -> None:
+    found = dict(zip(LENGTH_FEATURES, length_features(text), strict=True))
+    assert found["computations"] == pytest.approx(math.log1p(computations))
+
+
 def test_what_an_answer_adds_to_its_question_is_counted() -> None:
     found = dict(zip(LENGTH_FEATURES, length_features("Do two and 3 make 5?\nTwo and 3 make 5, not 6."), strict=True))
     assert found["new_beyond_first_line"] == pytest.approx(math.log1p(len({"not"})))

@@ -7,6 +7,7 @@ import io
 import json
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,18 @@ def test_a_loaded_model_learns_on(saved: Path) -> None:
     before = model.predict_one("report", "river " * 20).cost
     model.partial_fit([("report", "river " * 20)] * 3, [before * 3] * 3)
     assert model.predict_one("report", "river " * 20).cost > before * 1.5
+
+
+def test_a_loaded_model_remembers_as_much_as_the_one_that_was_saved(tmp_path: Path) -> None:
+    learning = PerTypeCostModel().fit(*made_up(40, seed=1))
+    save(replace(trained("default"), costs=learning), tmp_path)
+    loaded = load(tmp_path).costs
+    more = made_up(60, seed=2)
+    for model in (learning, loaded):
+        model.partial_fit(*more)
+    assert len(loaded.types_["report"].regressor_.rows_) == 100, "none is forgotten"
+    asked = made_up(10, seed=3)[0]
+    assert_allclose(loaded.predict(asked), learning.predict(asked), rtol=1e-9)
 
 
 def test_the_same_model_is_the_same_bytes(tmp_path: Path) -> None:
