@@ -5,7 +5,8 @@ the calls that were submitted. Costs are those of the model, from type and promp
 that is not exceeded with a chosen probability, for an order that would rather overrate. Lengths are a high quantile for
 the call's stage: a tag follows the larger of the predicted cost and what its calls are expected to cost, and rises when
 a call outgrows its length, so that lengths which are seldom outgrown keep the order steady. It learns costs from what
-ends, as the live service does: each batch once it is 1/LEARN_SHARE of what was seen, which keeps long runs cheap.
+ends, each batch once it is 1/LEARN_SHARE of what was seen, which keeps long runs cheap; vocabulary and scales stay as
+they were trained. (The live service trains anew and replaces its model whole.)
 """
 
 from __future__ import annotations
