@@ -46,8 +46,6 @@ OnType = Callable[[str], object]
 LEVELS = np.arange(1, 100) / 100
 MAX_SHIFT = 0.3
 BORROWED = 30.0
-WIDENING = 1.08
-"""Scores come out small, as the scales saw the rows that were left out; so much, by cross-validation over prompts."""
 MAX_GLOBAL_ROWS = 400
 MAX_DEVIATION = 5.0
 MAX_PRIOR_ROWS = 50
@@ -278,12 +276,12 @@ def _typical(name: str, logs: Array, prior: float) -> LogCost:
 
 def _calibrated(scores: Mapping[str, Array]) -> dict[str | None, Array]:
     """Scores at LEVELS by type, each type's own mixed with `BORROWED` of everybody's; None: everybody's alone."""
-    everybody = WIDENING * np.concatenate([*scores.values()])
+    everybody = np.concatenate([*scores.values()])
     found: dict[str | None, Array] = {None: _weighted_quantiles(everybody, np.ones(len(everybody)))}
     for name, own in scores.items():
         borrowed = np.full(len(everybody), BORROWED / len(everybody))
         found[name] = _weighted_quantiles(
-            np.concatenate([WIDENING * own, everybody]), np.concatenate([np.ones(len(own)), borrowed])
+            np.concatenate([own, everybody]), np.concatenate([np.ones(len(own)), borrowed])
         )
     return found
 
