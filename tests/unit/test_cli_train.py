@@ -106,7 +106,7 @@ def test_a_model_that_learns_follows_costs_that_have_changed(folder: Path) -> No
     fixed, learning = (json.loads(run(*evaluate, *more, "--json")) for more in ((), ("--learning",)))
     assert (fixed["learning"], learning["learning"]) == (False, True)
     assert fixed["mean_relative_error"] > 0.5
-    assert learning["mean_relative_error"] < 0.7 * fixed["mean_relative_error"]
+    assert learning["mean_relative_error"] < 0.9 * fixed["mean_relative_error"]
     assert evaluated(folder, "model")["mean_relative_error"] < 0.2, "what stands in the files has not changed"
     assert "--html plots a model that does not learn" in run(*evaluate, "--learning", "--html", folder / "x", code=2)
 
