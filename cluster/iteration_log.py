@@ -4,8 +4,8 @@ A line: `duration_s`, `sequences` in the batch, `prefilled_tokens`, and `kv_used
 added to what the file holds, so that the replicas of a node can share one: each writes whole lines at once.
 
 Laws: at most `MAX_LINES_PER_S` lines are kept of a second, the first ones; they reach the file when `KEPT_LINES` are
-there or a second is over, and at the end; generation never depends on it: the first failure, such as a full disk, ends
-the log and is said once.
+there or a second is over, when the engine rests, and at the end; generation never depends on it: the first failure,
+such as a full disk, ends the log and is said once.
 """
 
 from __future__ import annotations
@@ -45,22 +45,10 @@ class IterationLog:
         }
         self._lines.append(json.dumps(document) + "\n")
         if len(self._lines) >= KEPT_LINES:
-            self._flush()
+            self.flush()
 
-    def close(self) -> None:
-        """Write what is kept; idempotent."""
-        self._flush()
-        self._path = None
-
-    def _has_room(self) -> bool:
-        now_s = self._clock()
-        if now_s - self._second_s >= 1.0 or self._second_s < 0:
-            self._second_s, self._in_second = now_s, 0
-            self._flush()
-        self._in_second += 1
-        return self._path is not None and self._in_second <= MAX_LINES_PER_S
-
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what is kept, as when the engine rests: what follows may be long in coming."""
         if self._path is None or not self._lines:
             return
         lines, self._lines = "".join(self._lines), []
@@ -70,3 +58,16 @@ class IterationLog:
         except OSError as error:
             log_event(logger, "iteration_log_stopped", path=str(self._path), error=repr(error))
             self._path = None
+
+    def close(self) -> None:
+        """Write what is kept; idempotent."""
+        self.flush()
+        self._path = None
+
+    def _has_room(self) -> bool:
+        now_s = self._clock()
+        if now_s - self._second_s >= 1.0 or self._second_s < 0:
+            self._second_s, self._in_second = now_s, 0
+            self.flush()
+        self._in_second += 1
+        return self._path is not None and self._in_second <= MAX_LINES_PER_S

@@ -400,6 +400,8 @@ class SimulatedEngine:
     def _note_iteration(self, outcome: IterationOutcome, duration_s: float) -> None:
         used_tokens = self._batch.used_blocks * self._batch.profile.block_tokens
         self._log.write(duration_s, outcome.sequences, outcome.prefilled_tokens, used_tokens)
+        if self._batch.idle:
+            self._log.flush()
 
     def _note_token(self, number: object) -> None:
         held = self._sequences.get(number)  # type: ignore[call-overload]

@@ -99,6 +99,8 @@ class IterationCounter(StatLoggerBase):  # type: ignore[misc] # vllm has no type
             sequences = details.num_ctx_requests + details.num_generation_requests
             used_tokens = round(self.kv_usage * self.limits.usable_blocks) * self.limits.block_tokens
             self._log.write(now_s - last_s, sequences, details.num_ctx_tokens, used_tokens)
+        if not unfinished:
+            self._log.flush()
 
     def log_engine_initialized(self) -> None:
         """Nothing to log."""

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from cluster.models import ModelUnavailable
 from serve_app.cli import http
-from serve_app.cli.bench_policies_tables import calibration_line, documents, tables
+from serve_app.cli.bench_policies_tables import calibration_line, documents, left_out_line, tables
 from serve_app.cli.service import DEFAULT_CONFIG, ConfigOption
-from serve_app.cli.simulate import mistakes_in_words
+from serve_app.cli.simulate import check_can_write, mistakes_in_words
 from serve_app.cli.simulation_runs import CannotSimulate, chosen_policies
 from serve_app.policy_bench.bench import Bench, Question
+from serve_app.policy_bench.calibration import Calibration
 from serve_app.policy_bench.comparison import Compared
 from serve_app.policy_bench.results import ResultsError
 from serve_app.policy_bench.traffic import TrafficError
@@ -63,8 +67,10 @@ def policies(
 
     The service is brought up for each policy on vLLM with a tiny model whose KV memory is what applications wait for.
     Clients submit whole applications at the trace's times and follow them to their ends; prompts and answers have the
-    trace's lengths, which the service is not told. Before that other applications of the trace calibrate the simulator
-    (the twin), which forecasts every policy's run. Ends with 3 if an application failed.
+    trace's lengths, which the service is not told. Before that applications of the trace, others where it has enough,
+    calibrate the simulator (the twin). Its forecast of a policy's run is made after it, from the calibration and the
+    pace that the machine had in the run; the blind one is from the calibration alone. Only what finished under every
+    policy is compared. Ends with 3 if an application failed.
 
     \b
     justitia bench policies --workload trace.jsonl
@@ -74,7 +80,9 @@ def policies(
     from cluster.deploy.local import load_config  # Ray takes a second to import
 
     console = Console(stderr=True)
-    with mistakes_in_words(ResultsError, TrafficError, ValueError):
+    mistakes = mistakes_in_words(ModelUnavailable, ResultsError, TrafficError, ValueError)
+    with redirect_stdout(sys.stderr), mistakes:  # Ray says some of its troubles on the standard output
+        check_can_write(html)
         question = Question(
             workload=workload,
             policies=chosen_policies(names),
@@ -87,32 +95,43 @@ def policies(
             config=load_config(config),
         )
         with Bench(question, out, console) as bench:
-            console.print(calibration_line(bench.calibration()), soft_wrap=True, highlight=False)
+            calibration = bench.calibration()
+            console.print(calibration_line(calibration), soft_wrap=True, highlight=False)
             compared = bench.compared()
+    _print(compared, calibration, as_json)
+    with mistakes_in_words():
         if html is not None:
             _write_report(html, compared, str(workload), intensity)
-    _print(compared, as_json)
     if any(one.errors for one in compared):
         raise typer.Exit(http.NOT_FINISHED)
 
 
-def _print(compared: Sequence[Compared], as_json: bool) -> None:
+def _print(compared: Sequence[Compared], calibration: Calibration, as_json: bool) -> None:
     for one in compared:
         for application_id, error in one.errors.items():
             http.complain(f"{one.run.policy}: {application_id}: {error}")
+    if compared[0].left_out:
+        http.complain(left_out_line(compared))
     if as_json:
-        http.print_json(documents(compared))
+        http.print_json(documents(compared, calibration))
         return
-    if all(one.run.measures.completion is not None for one in compared):
+    if _finished(compared):
         for table in tables(compared):
             Console().print(table)
 
 
+def _finished(compared: Sequence[Compared]) -> bool:
+    """Did any application finish under every policy?"""
+    return bool(compared[0].run.result.applications)
+
+
 def _write_report(path: Path, compared: Sequence[Compared], source: str, intensity: float) -> None:
+    """Write it; where there is nothing to compare, say that there is none."""
     from serve_app.cli.bench_policies_report import report_of  # plotly takes a second to import
 
-    if any(one.run.measures.completion is None for one in compared):
-        raise CannotSimulate("there is no report: under one of the policies no application finished")
+    if not _finished(compared):
+        http.complain("there is no report: no application finished under every policy")
+        return
     try:
         path.write_text(report_of(compared, source, intensity), "utf-8")
     except OSError as error:

@@ -14,8 +14,11 @@ from serve_app.policy_bench.calibration import Calibration
 from serve_app.policy_bench.comparison import NEARLY, Compared, mean_s
 
 TWIN_WORDS = (
-    "Forecast: of the simulator, calibrated before the runs, at the pace that the engine's iterations had in the run. "
+    "Forecast: of the calibrated simulator, made after the run, at the pace that the engine's iterations had in it. "
     "Pace: their time over the calibration's; above 1 the machine was slower. Blind: how far off without the pace."
+)
+_ON_MEASURED = (
+    " It was measured with applications that are compared as well: a longer workload, or fewer --apps, leaves others."
 )
 NOT_MEASURED = frozenset({"busy_s", "prefilled_tokens", "prefilled_tokens_per_s", "recomputed_tokens", "service"})
 
@@ -88,15 +91,22 @@ def calibration_line(calibration: Calibration) -> str:
         f"+ {1e6 * fit.per_prefill_token_s:.1f} µs a prefilled token (R² {fit.r_squared:.2f}, {fit.iterations:,} "
         f"iterations); the whole takes {calibration.slowdown:.2f} times as long, with "
         f"{1e3 * calibration.round_trip_s:.0f} ms before a call; arrivals are stretched by "
-        f"{calibration.stretch:.3f}."
+        f"{calibration.stretch:.3f}.{_ON_MEASURED if calibration.on_measured else ''}"
     )
 
 
-def documents(compared: Sequence[Compared]) -> list[dict[str, Any]]:
+def left_out_line(compared: Sequence[Compared]) -> str:
+    """How many applications are compared, in a sentence."""
+    left_out, whole = compared[0].left_out, len(compared[0].run.result.applications) + compared[0].left_out
+    return f"{left_out} of {whole} applications are left out: compared are those that finished under every policy."
+
+
+def documents(compared: Sequence[Compared], calibration: Calibration) -> list[dict[str, Any]]:
     """One object a policy: that of `justitia simulate --json` less what is not measured live, and the forecast."""
     plain = simulation_documents([one.run for one in compared])
     measured = ({name: value for name, value in one.items() if name not in NOT_MEASURED} for one in plain)
-    return [{**document, **_forecast(one)} for document, one in zip(measured, compared, strict=True)]
+    by_measured = {"calibrated_on_measured": calibration.on_measured}
+    return [{**document, **_forecast(one), **by_measured} for document, one in zip(measured, compared, strict=True)]
 
 
 def _forecast(one: Compared) -> dict[str, Any]:
@@ -111,4 +121,5 @@ def _forecast(one: Compared) -> dict[str, Any]:
         "share_within_1.02_of_yardstick": one.share_nearly_within,
         "p99_ratio_to_yardstick": one.p99_ratio,
         "errors": dict(one.errors),
+        "left_out": one.left_out,
     }

@@ -208,7 +208,7 @@ def simulate(
     justitia simulate --from-log state_dir --engine profile.json
     """
     with mistakes_in_words(ValueError):
-        _check_can_write(html)
+        check_can_write(html)
         chosen = chosen_policies(policies)
         compared_with = _yardstick(yardstick, chosen)
         everybody = list(dict.fromkeys([*chosen, *([compared_with] if compared_with else [])]))
@@ -302,7 +302,7 @@ def _yardstick(named: str | None, chosen: Sequence[str]) -> str | None:
     return YARDSTICK if YARDSTICK in chosen else None
 
 
-def _check_can_write(path: Path | None) -> None:
+def check_can_write(path: Path | None) -> None:
     """Before the runs, which may take long."""
     if path is not None and (path.is_dir() or not path.parent.is_dir()):
         raise CannotSimulate(f"--html {path}: no file can be written there")

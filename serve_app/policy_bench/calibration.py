@@ -1,6 +1,7 @@
 """What is measured of an engine before policies are compared on it: its speed, and how far to stretch the arrivals.
 
-The engine serves other applications of the same workload, all at once, while it writes its iteration log. From it:
+The engine serves applications of the same workload, all at once, while it writes its iteration log: others than those
+that are measured, where the workload has enough of them. From it:
 
 - the speed of an iteration (`scheduler.sim.calibration`);
 - a `slowdown` by which the whole takes longer than the simulator says with that speed, and a `round_trip_s`, what
@@ -11,16 +12,16 @@ The engine serves other applications of the same workload, all at once, while it
   how long the reference engine takes. Arrivals that are stretched by it load the engine as the trace loads the
   reference engine at the same intensity, with the same share of the work arriving before it can be done.
 
-A forecast of a run is made from these alone, before the run.
+A blind forecast of a run is made from these alone. What is called the forecast has the run's own paces beside them
+(`serve_app.policy_bench.pace`), and so can only be made after it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from math import log
+from dataclasses import dataclass, replace
+from math import inf, log
 from statistics import median
-from typing import Any
 
 from scheduler.settings import CoreSettings
 from scheduler.sim.calibration import Fit, Iteration, fit
@@ -42,27 +43,25 @@ ROUND_TRIPS_S = (0.0, 0.025, 0.05, 0.075, 0.1, 0.125, 0.15, 0.2, 0.3, 0.5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """The engine as the twin has it (`profile` with the slowdown in it), and how that was found."""
+    """The engine as the twin has it, and how that was found.
+
+    `profile` has the speed of `fit` (seconds an iteration, a sequence and a prefilled token) times `slowdown`, which is
+    above 0: 1.1 means that all took a tenth longer than the iterations explain. `round_trip_s` is one of ROUND_TRIPS_S.
+    `stretch`, above 0, is what the time between two arrivals of the trace is multiplied with. `on_measured`: the
+    applications that calibrated are among those that are measured, since the workload has too few others.
+    """
 
     profile: EngineProfile
     fit: Fit
     slowdown: float
     round_trip_s: float
     stretch: float
+    on_measured: bool
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def of_dict(cls, document: dict[str, Any]) -> Calibration:
-        """Raises TypeError, KeyError or ValueError for what `as_dict` did not make."""
-        return cls(
-            profile=EngineProfile(**document["profile"]),
-            fit=Fit(**document["fit"]),
-            slowdown=float(document["slowdown"]),
-            round_trip_s=float(document["round_trip_s"]),
-            stretch=float(document["stretch"]),
-        )
+    def __post_init__(self) -> None:
+        if not (0 < self.slowdown < inf and 0 < self.stretch < inf and 0 <= self.round_trip_s < inf):
+            found = (self.slowdown, self.stretch, self.round_trip_s)
+            raise ValueError(f"slowdown and stretch must be finite and above 0, round_trip_s from 0 on, got {found}")
 
 
 def calibrate(
@@ -70,14 +69,16 @@ def calibrate(
     marks: Sequence[int],
     outcomes: Sequence[Outcome],
     twin_of: Callable[[float], Sequence[TraceApplication]],
-    measured: Sequence[TraceApplication],
+    stretch_of: Callable[[EngineProfile], float],
     twin: TwinSettings,
+    *,
+    on_measured: bool = False,
 ) -> Calibration:
-    """Learn an engine's speed from a run of applications that all arrived at once and finished.
+    """Learn an engine's speed from a run of applications that all arrived at once and finished, at least one.
 
     `marks` are as `paces_of` takes them: what else the machine did is no part of the engine's speed. `twin_of` gives
-    the applications with a round trip of so many seconds, and `measured` are those that the stretch is for. Raises
-    CalibrationError when the log cannot tell a speed.
+    the applications with a round trip of so many seconds, and `stretch_of` the stretch for an engine as it is found.
+    Raises CalibrationError when the log cannot tell a speed.
     """
     fitted = fit(iterations)
     nominal = fitted.applied_to(twin.profile)
@@ -86,8 +87,19 @@ def calibrate(
     tried = [(_tried(twin_of(trip_s), real_s, twin, nominal), trip_s) for trip_s in ROUND_TRIPS_S]
     (_, slowdown), round_trip_s = min(tried)
     profile = slowed(nominal, slowdown)
-    stretch = drain_s(measured, profile, twin.core) / drain_s(measured, REFERENCE, engine_admission())
-    return Calibration(profile=profile, fit=fitted, slowdown=slowdown, round_trip_s=round_trip_s, stretch=stretch)
+    return Calibration(
+        profile=profile,
+        fit=fitted,
+        slowdown=slowdown,
+        round_trip_s=round_trip_s,
+        stretch=stretch_of(profile),
+        on_measured=on_measured,
+    )
+
+
+def stretch_for(applications: Sequence[TraceApplication], profile: EngineProfile, core: CoreSettings) -> float:
+    """The stretch for these applications. Raises WorkloadError where an engine or the reference cannot hold a call."""
+    return drain_s(applications, profile, core) / drain_s(applications, REFERENCE, engine_admission())
 
 
 def _tried(

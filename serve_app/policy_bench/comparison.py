@@ -1,13 +1,15 @@
 """From what was measured live to the runs that `justitia simulate` compares, shows and reports, and beside the twin's.
 
-An application that did not finish, or not with the trace's lengths, is no part of a comparison: it is listed instead.
-A forecast is of the same applications.
+Law: every mean, ratio and forecast is over the same applications, those that finished with the trace's lengths under
+every policy, live and in the simulator; so all figures of two rows can be compared. What went wrong with the others is
+listed, and how many are left out is said. Rates and the makespan are of the same applications; what the engine counted
+(iterations, preemptions, memory in use, pace) is of the whole run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from scheduler.sim.calibration import Fit, Iteration
 from scheduler.sim.metrics import completion_of, completions, measure, percentile
@@ -25,7 +27,7 @@ NEARLY = 1.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Twin:
-    """The run as the simulator has it, on the engine as it was calibrated before the runs.
+    """The run as the simulator has it, on the engine as it was calibrated.
 
     Machines are not always equally fast. `forecast` has the pace that the engine's iterations had during the live run,
     which its iteration log tells; it knows nothing else of that run. `blind` has the pace of the calibration.
@@ -37,13 +39,20 @@ class Twin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """One policy: the live run with its measures, and the twin's. `pace` is that of the run (`PolicyRun`)."""
+    """One policy: the live run with its measures, and the twin's.
+
+    Beside the yardstick's run, each in times of its completion there: `share_nearly_within` (0 to 1) of the
+    applications took at most NEARLY times as long, and `p99_ratio` is the ratio's 99th percentile (1.2: a fifth
+    longer); None without a yardstick or an application. `errors` are of this run by application, `left_out` counts the
+    applications that are not compared, under whichever policy they failed. `pace` is that of the run (`PolicyRun`).
+    """
 
     run: Run
     twin: Twin
     share_nearly_within: float | None
     p99_ratio: float | None
     errors: Mapping[str, str]
+    left_out: int
     pace: float
 
     @property
@@ -57,15 +66,14 @@ class Compared:
         return self._error(self.twin.blind)
 
     def _error(self, result: SimulationResult) -> float | None:
-        real = self.run.measures.completion
-        return None if real is None or real.mean_s <= 0 else mean_s(result) / real.mean_s - 1
+        real, told_s = self.run.measures.completion, mean_s(result)
+        return None if real is None or told_s is None or real.mean_s <= 0 else told_s / real.mean_s - 1
 
 
-def mean_s(result: SimulationResult) -> float:
-    """The mean completion time of a run with at least one application."""
+def mean_s(result: SimulationResult) -> float | None:
+    """The mean completion time of a run; None of no application."""
     completion = completion_of(result.applications)
-    assert completion is not None
-    return completion.mean_s
+    return None if completion is None else completion.mean_s
 
 
 def policy_run(policy: str, live: LiveRun, fitted: Fit, pool_tokens: int) -> PolicyRun:
@@ -94,13 +102,39 @@ def compare(
     twins: Mapping[str, Twin],
     yardstick: str | None,
 ) -> list[Compared]:
-    """The runs, each beside its twin and the yardstick's run."""
-    results = {one.policy: result_of(one, traces) for one in runs}
+    """The runs, at least one, each beside its twin and the yardstick's run; all of the same applications."""
+    by_id = {one.application_id: one for one in traces}
+    whole = [one for run in runs for one in (twins[run.policy].forecast, twins[run.policy].blind)]
+    finished = [*map(_finished, runs), *(completions(one.applications).keys() for one in whole)]
+    everywhere = frozenset(by_id).intersection(*finished)
+    compared = [by_id[name] for name in by_id if name in everywhere]
+    results = {one.policy: result_of(one, compared) for one in runs}
     other = results.get(yardstick or "")
-    return [_compared(one, results[one.policy], other, twins[one.policy]) for one in runs]
+    left_out = len(by_id) - len(everywhere)
+    return [
+        _compared(one, results[one.policy], other, _of_these(twins[one.policy], everywhere), left_out) for one in runs
+    ]
 
 
-def _compared(one: PolicyRun, result: SimulationResult, yardstick: SimulationResult | None, twin: Twin) -> Compared:
+def _finished(run: PolicyRun) -> set[str]:
+    return {one.application_id for one in run.outcomes if one.finish_s is not None and one.error is None}
+
+
+def _of_these(twin: Twin, names: Collection[str]) -> Twin:
+    return Twin(forecast=_part(twin.forecast, names), blind=_part(twin.blind, names))
+
+
+def _part(result: SimulationResult, names: Collection[str]) -> SimulationResult:
+    """The result of some of its applications; its makespan is the end of the last of them."""
+    applications = [one for one in result.applications if one.application_id in names]
+    return replace(
+        result, applications=applications, makespan_s=max((one.finish_s for one in applications), default=0.0)
+    )
+
+
+def _compared(
+    one: PolicyRun, result: SimulationResult, yardstick: SimulationResult | None, twin: Twin, left_out: int
+) -> Compared:
     mean = completion_of(yardstick.applications) if yardstick is not None else None
     under = {} if yardstick is None else completions(yardstick.applications)
     ratios = sorted(
@@ -119,17 +153,20 @@ def _compared(one: PolicyRun, result: SimulationResult, yardstick: SimulationRes
         share_nearly_within=sum(ratio <= NEARLY for ratio in ratios) / len(ratios) if ratios else None,
         p99_ratio=percentile(ratios, 0.99) if ratios else None,
         errors=one.errors,
+        left_out=left_out,
         pace=one.pace,
     )
 
 
 def result_of(run: PolicyRun, traces: Sequence[TraceApplication]) -> SimulationResult:
-    """A live run in the simulator's words. Calls and output tokens are those of the applications that finished.
+    """A live run of those of `traces` that finished in it, in the simulator's words.
 
-    What the engine prefilled and recomputed is not measured, nor how long it was busy.
+    Calls and output tokens are theirs. What the engine prefilled and recomputed is not measured, nor how long it was
+    busy.
     """
     by_id = {one.application_id: one for one in traces}
-    finished = [one for one in run.outcomes if one.finish_s is not None and one.error is None]
+    names = _finished(run).intersection(by_id)
+    finished = [one for one in run.outcomes if one.application_id in names]
     calls = [call for one in finished for call in by_id[one.application_id].calls]
     return SimulationResult(
         policy=run.policy,

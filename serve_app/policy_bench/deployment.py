@@ -2,6 +2,9 @@
 
 The tiny random model, 255 usable blocks of 32 tokens (M = 8,160; the reference engine has 7,344), prefill in chunks of
 2,048 tokens and no prefix cache, as on the reference engine: KV memory is what applications wait for.
+
+Law: predictions are those that the twin has. An ingress has the model that the benchmark was given, or running means;
+it trains none while it is measured, and keeps nothing that a later run could begin with, whatever the file says.
 """
 
 from __future__ import annotations
@@ -24,6 +27,9 @@ Config = dict[str, Any]
 ENGINE_DEPLOYMENT = "EngineReplica"
 ENGINE_ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
 """The model is too small for a second thread to help, and its threads would wait for cores that clients use."""
+
+NOT_MEASURED = frozenset({"learning", "state_dir", "predictor_dir", "predictor_quantile"})
+"""Settings of an ingress by which its predictions would not be the twin's."""
 
 PREFILL_TOKENS = 2048
 VLLM_ENGINE: Mapping[str, Any] = {
@@ -87,26 +93,34 @@ def engine_sizes(engine: Mapping[str, Any]) -> EngineProfile:
 def bench_config(
     config: Config, engine: Mapping[str, Any], policy: str, port: int, predictor_dir: Path | None
 ) -> Config:
-    """A Serve configuration with this engine, policy and port; what else it says stays."""
+    """A Serve configuration with this engine, policy, port and predictor; what else it says stays."""
     changed = copy.deepcopy(config)
     changed.setdefault("http_options", {})["port"] = port
     for application in changed["applications"]:
         args = application.get("args") or {}
         if "engine" in args:
             args["engine"] = dict(engine)
+            args["ingress"] = ingress_section(args.get("ingress"), predictor_dir)
             _set_environment(application)
-            if predictor_dir is not None:
-                args.setdefault("ingress", {})["predictor_dir"] = str(predictor_dir.absolute())
         else:
             _user_config(application)["policy"] = policy
     return changed
 
 
+def ingress_section(configured: Config | None, predictor_dir: Path | None) -> Config:
+    """An ingress's settings with this model, or none, and without learning; its limits stay as configured."""
+    kept = {name: value for name, value in (configured or {}).items() if name not in NOT_MEASURED}
+    given = {} if predictor_dir is None else {"predictor_dir": str(predictor_dir.absolute())}
+    return {**kept, **given, "learning": {"enabled": False}}
+
+
 def _set_environment(application: Config) -> None:
+    """The engine's variables, beside those that its replicas are configured with."""
     for deployment in application["deployments"]:
         if deployment["name"] == ENGINE_DEPLOYMENT:
             options = deployment.setdefault("ray_actor_options", {})
-            options["runtime_env"] = {"env_vars": dict(ENGINE_ENVIRONMENT)}
+            environment = options.setdefault("runtime_env", {}).setdefault("env_vars", {})
+            environment.update(ENGINE_ENVIRONMENT)
 
 
 def live_core(config: Config, policy: str) -> CoreSettings:

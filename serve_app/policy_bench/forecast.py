@@ -1,4 +1,4 @@
-"""The twin: the same traffic under the same policy in the simulator, on the engine as it was calibrated.
+"""The twin: the same traffic under the same policy in the simulator, on an engine as it was measured.
 
 It has the live scheduler's settings, admission included, and predictions of the same kind: those of the trained model
 where the service has one, from the text that the service sees, else running means of what has ended. Like the live
@@ -21,6 +21,7 @@ from scheduler.sim.prediction import Prediction, Predictor
 from scheduler.sim.simulation import Simulation, SimulationResult, SimulationSettings
 from scheduler.sim.workload import TraceApplication
 from scheduler.types import ApplicationSpec, CallSpec
+from serve_app.cli.simulation_runs import CannotSimulate
 from serve_app.policy_bench.traffic import LengthRule, as_the_service_sees
 from serve_app.runner import CHARS_PER_TOKEN
 
@@ -58,12 +59,16 @@ class Unlearning:
 
 
 def predictor_of(predictor_dir: Path | None, max_model_len: int) -> Callable[[], Predictor]:
-    """What makes the predictor that the service has. Raises ModelFileError for a directory that holds no model."""
+    """What makes the predictor that the service has. Raises CannotSimulate for a directory that holds no model."""
     if predictor_dir is None:
         return lambda: RunningMeans(max_model_len)
-    from serve_app.trained_predictor import TrainedModel  # scikit-learn takes a second to import
+    from predictors.store import ModelFileError  # scikit-learn takes a second to import
+    from serve_app.trained_predictor import TrainedModel
 
-    model = TrainedModel.of_directory(predictor_dir)
+    try:
+        model = TrainedModel.of_directory(predictor_dir)
+    except ModelFileError as error:
+        raise CannotSimulate(str(error)) from error
     return lambda: Unlearning(model)
 
 
@@ -77,34 +82,33 @@ class TwinSettings:
     create_predictor: Callable[[], Predictor]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AsTold(TraceApplication):
     """An application of which the scheduler is told at arrival what the service says of it.
 
-    The service counts prompts that it has whole. Of those that come after other calls it knows the characters, and
-    takes `CHARS_PER_TOKEN` of them for a token. No application is open: all of its calls are known.
+    The service counts prompts that it has whole. Of those that come after other calls it knows the characters,
+    `chars_per_token` for each token (at least 1), and takes `CHARS_PER_TOKEN` of them for one. No application is open,
+    though there is a round trip before its calls: all of them are known.
     """
 
-    __slots__ = ()
+    chars_per_token: int
 
     def spec(self, outputs: Mapping[str, int], predicted_cost: float | None) -> ApplicationSpec:
         whole = TraceApplication.spec(self, outputs, predicted_cost)
-        return replace(whole, open=False, calls=tuple(map(_as_told, whole.calls)))
+        return replace(whole, open=False, calls=tuple(map(self._as_told, whole.calls)))
 
-
-def _as_told(call: CallSpec) -> CallSpec:
-    return replace(call, prompt_tokens=-(-call.prompt_tokens // CHARS_PER_TOKEN)) if call.after else call
+    def _as_told(self, call: CallSpec) -> CallSpec:
+        if not call.after:
+            return call
+        return replace(call, prompt_tokens=-(-call.prompt_tokens * self.chars_per_token // CHARS_PER_TOKEN))
 
 
 def as_the_twin_has_it(application: TraceApplication, rule: LengthRule, round_trip_s: float) -> TraceApplication:
-    """The application as a forecast needs it: with the text that the service sees, and a round trip before each call.
-
-    On an engine of CHARS_PER_TOKEN characters a token the service's word on prompts is right.
-    """
-    kind = AsTold if rule.chars_per_token != CHARS_PER_TOKEN else TraceApplication
+    """The application as a forecast needs it: as the service sees it, with a round trip (>= 0) before each call."""
     seen = as_the_service_sees(application, rule)
     values = {field.name: getattr(seen, field.name) for field in fields(seen)}
     values["calls"] = tuple(replace(call, delay_s=round_trip_s) for call in seen.calls)
-    return kind(**values)
+    return AsTold(**values, chars_per_token=rule.chars_per_token)
 
 
 def forecast(applications: Sequence[TraceApplication], twin: TwinSettings) -> SimulationResult:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import inf
 
 from scheduler.sim.calibration import Fit, Iteration
 from scheduler.sim.simulation import ApplicationResult, SimulationResult
@@ -25,6 +26,11 @@ class Paces:
     """The pace of each window of WINDOW_S seconds from the beginning of a run on, at least one, each above 0."""
 
     windows: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for other windows."""
+        if not self.windows or not all(0 < pace < inf for pace in self.windows):
+            raise ValueError(f"paces must be finite and above 0, at least one, got {list(self.windows)}")
 
     def work_s(self, clock_s: float) -> float:
         """W: seconds at pace 1 in which an engine does what it does until this moment of the run."""
@@ -49,7 +55,10 @@ class Paces:
         return [replace(one, arrival_s=self.work_s(one.arrival_s)) for one in applications]
 
     def on_clock(self, result: SimulationResult) -> SimulationResult:
-        """Such a simulation's result, its times on the run's clock."""
+        """Such a simulation's result with arrivals, ends, bounds and the makespan on the run's clock.
+
+        `busy_s` stays as it is, at pace 1: when engines were busy is not kept.
+        """
         applications = [self._on_clock(one) for one in result.applications]
         return replace(result, applications=applications, makespan_s=self.clock_s(result.makespan_s))
 

@@ -3,8 +3,9 @@
 Each application is one client: it waits for its moment, posts its document, reads its events as they come, and asks
 for the final status. Laws: seconds count from the first moment of the replay, on this machine's monotonic clock; an
 application's time is what its client saw, from the moment at which the trace has it arrive (a late start counts
-against the service) to the event of its end; whatever goes wrong with one is kept as its `error` and stops no other;
-nothing is waited for longer than `limit_s` in all.
+against the service) to the event of its end; whatever goes wrong with one is kept as its `error` and stops no other; a
+status that cannot be had once is asked for again; nothing is waited for longer than `limit_s` and, for the last
+statuses, AUDIT_WAIT_S in all.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +26,10 @@ from serve_app.policy_bench.traffic import LengthRule, document_of
 
 AUDIT_WAIT_S = 20.0
 """How long after the last end the reference may take to finish everybody."""
+
+ASK_TIMEOUT_S = 5.0
+ASKED_AT_ONCE = 8
+"""Of the last statuses: one that hangs holds up no other for longer than ASK_TIMEOUT_S."""
 
 POLL_S = 0.5
 CONNECT_TIMEOUT_S = 60.0
@@ -71,7 +77,7 @@ async def replay(
         finally:
             for task in tasks:
                 task.cancel()
-        await _wait_for_audits(client, runs)
+        await _wait_for_audits(runs)
         return [run.outcome() for run in runs]
 
 
@@ -93,6 +99,7 @@ class _Client:
         self.trace = trace
         self.error: str | None = None
         self.status: dict[str, Any] = {}
+        self._ask_error: str | None = None
         self._http = http
         self._rule = rule
         self._begin_s = begin_s
@@ -119,10 +126,17 @@ class _Client:
         self.error = "its events ended before it did"
 
     async def ask(self) -> None:
-        """Bring the status up to date, unless it is final or there is none."""
-        if self._finish_s is not None and self.status.get("gps_completion_s") is None:
-            answer = await self._http.get(self.path)
-            self.status = dict(answer.json()) if answer.is_success else {"error": refusal_reason(answer)}
+        """Bring the status up to date, unless it is final or there is none; keep why it cannot be had."""
+        if self.audited:
+            return
+        try:
+            answer = await self._http.get(self.path, timeout=ASK_TIMEOUT_S)
+            if answer.is_success:
+                self.status, self._ask_error = dict(answer.json()), None
+            else:
+                self._ask_error = refusal_reason(answer)
+        except (httpx.HTTPError, *UNREADABLE) as error:
+            self._ask_error = f"its status is unknown: {type(error).__name__}"
 
     @property
     def audited(self) -> bool:
@@ -152,7 +166,8 @@ class _Client:
     def _fault(self) -> str | None:
         """What the service says went wrong, or the first call that was not as long as in the trace."""
         if self.status.get("state") != "finished":
-            return str(self.status.get("error") or f"it is {self.status.get('state', 'unknown')}")
+            why = self.status.get("error") or self._ask_error
+            return str(why or f"it is {self.status.get('state', 'unknown')}")
         made = {call["name"]: (call["prompt_tokens"], call["output_tokens"]) for call in self.status["calls"]}
         for call in self.trace.calls:
             wanted = (call.prompt_tokens, call.output_tokens * call.sequences)
@@ -178,15 +193,17 @@ async def _events(http: httpx.AsyncClient, path: str) -> AsyncIterator[dict[str,
                 yield json.loads(line.removeprefix("data: "))
 
 
-async def _wait_for_audits(http: httpx.AsyncClient, runs: Sequence[_Client]) -> None:
+async def _wait_for_audits(runs: Sequence[_Client]) -> None:
     """Ask for final statuses until the reference has served everybody, or no longer than AUDIT_WAIT_S."""
-    deadline_s = time.monotonic() + AUDIT_WAIT_S
-    while True:
-        for run in runs:
-            try:
-                await run.ask()
-            except (httpx.HTTPError, *UNREADABLE) as error:
-                run.error = run.error or f"its status is unknown: {type(error).__name__}"
-        if all(run.audited for run in runs) or time.monotonic() > deadline_s:
-            return
-        await asyncio.sleep(POLL_S)
+    asking = asyncio.Semaphore(ASKED_AT_ONCE)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(AUDIT_WAIT_S), asyncio.TaskGroup() as group:
+            for run in runs:
+                group.create_task(_audit(run, asking))
+
+
+async def _audit(run: _Client, asking: asyncio.Semaphore) -> None:
+    while not run.audited:
+        async with asking:
+            await run.ask()
+        await asyncio.sleep(0.0 if run.audited else POLL_S)

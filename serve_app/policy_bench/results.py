@@ -1,7 +1,8 @@
 """Results in a directory: one file for the settings, one for the calibration, one a policy.
 
 Laws: a file is whole or absent (it is written aside and renamed); results of other settings are never mixed in: a
-directory that holds some is refused, naming what differs; what does not say what it should is refused too, by name.
+directory that holds some is refused, naming what differs; what does not say what it should, in type or in range, or is
+of other applications, is refused too, by name.
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from serve_app.policy_bench.calibration import Calibration
+from serve_app.policy_bench.pace import Paces
 from serve_app.policy_bench.replay import Outcome
 
 SETTINGS, CALIBRATION = "settings.json", "calibration.json"
@@ -31,7 +35,7 @@ class PolicyRun:
 
     `kv_used` is the mean share of the pool in use while the engine ran. `pace` is how long its iterations took over
     what the calibration says of the same iterations: 1.2 means that the machine was a fifth slower than then;
-    `paces` has it for each window of `serve_app.policy_bench.pace`.
+    `paces` has it for each window of `serve_app.policy_bench.pace`. Raises ValueError for numbers out of range.
     """
 
     policy: str
@@ -42,10 +46,21 @@ class PolicyRun:
     pace: float
     paces: tuple[float, ...]
 
+    def __post_init__(self) -> None:
+        for windows in ((self.pace,), self.paces):
+            Paces(windows)
+        if min(self.iterations, self.preemptions, self.kv_used) < 0:
+            found = (self.iterations, self.preemptions, self.kv_used)
+            raise ValueError(f"iterations, preemptions and kv_used must not be negative, got {found}")
+
     @property
     def errors(self) -> dict[str, str]:
         """What went wrong, by application."""
         return {one.application_id: one.error for one in self.outcomes if one.error is not None}
+
+
+_CALIBRATION = TypeAdapter(Calibration)
+_RUN = TypeAdapter(PolicyRun)
 
 
 class Results:
@@ -73,16 +88,16 @@ class Results:
         """The calibration, where it was made."""
         document = self._read(CALIBRATION)
         with _naming(self.directory / CALIBRATION):
-            return None if document is None else Calibration.of_dict(document)
+            return None if document is None else _CALIBRATION.validate_json(json.dumps(document), strict=True)
 
     def keep_calibration(self, calibration: Calibration) -> None:
-        self._write(CALIBRATION, calibration.as_dict())
+        self._write(CALIBRATION, asdict(calibration))
 
-    def run_of(self, policy: str) -> PolicyRun | None:
-        """A policy's run, where it was made."""
+    def run_of(self, policy: str, application_ids: Collection[str]) -> PolicyRun | None:
+        """A policy's run of these applications, where it was made."""
         document = self._read(_file_of(policy))
         with _naming(self.directory / _file_of(policy)):
-            return None if document is None else _run_of(document)
+            return None if document is None else _run_of(document, policy, application_ids)
 
     def keep_run(self, run: PolicyRun) -> None:
         self._write(_file_of(run.policy), asdict(run))
@@ -90,7 +105,7 @@ class Results:
     def _read(self, name: str) -> dict[str, Any] | None:
         path = self.directory / name
         try:
-            document = json.loads(path.read_text("utf-8"))
+            document = json.loads(path.read_text("utf-8"), parse_constant=_refuse)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -112,30 +127,42 @@ class Results:
             raise ResultsError(f"{path}: {error.strerror or error}") from error
 
 
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number")
+
+
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
     """Name the file that does not hold what it should."""
     try:
         yield
-    except (KeyError, TypeError, ValueError) as error:
-        raise ResultsError(f"{path}: {error!r}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ResultsError(f"{path}: {where}: {first['msg']}" if where else f"{path}: {first['msg']}") from error
+    except ValueError as error:
+        raise ResultsError(f"{path}: {error}") from error
 
 
 def _file_of(policy: str) -> str:
     return f"policy-{policy}.json"
 
 
-def _run_of(document: dict[str, Any]) -> PolicyRun:
-    outcomes: Sequence[dict[str, Any]] = document["outcomes"]
-    return PolicyRun(
-        **{**document, "outcomes": tuple(Outcome(**one) for one in outcomes), "paces": tuple(document["paces"])}
-    )
+def _run_of(document: dict[str, Any], policy: str, application_ids: Collection[str]) -> PolicyRun:
+    run = _RUN.validate_json(json.dumps(document), strict=True)
+    if run.policy != policy:
+        raise ValueError(f"it is a run of {run.policy}")
+    if sorted(one.application_id for one in run.outcomes) != sorted(application_ids):
+        raise ValueError("its applications are not those of the workload")
+    return run
 
 
 def digest_of(path: Path) -> str:
-    """SHA-256 of a file, or of the files of a directory with their names. Raises OSError."""
+    """SHA-256 of a file, or of the files of a directory, each with its place there and its length. Raises OSError."""
     whole = hashlib.sha256()
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
     for file in files:
-        whole.update(file.name.encode() + b"\0" + file.read_bytes())
+        content = file.read_bytes()
+        place = file.name if file == path else file.relative_to(path).as_posix()
+        whole.update(f"{place}\0{len(content)}\0".encode() + content)
     return whole.hexdigest()

@@ -47,7 +47,8 @@ class Stage:
     def service(self, config: Config) -> Iterator[str]:
         """A service of its own, for as long as the block runs; yields its URL.
 
-        Ends the command when Ray or the first service cannot start. Raises ResultsError when a later one cannot.
+        Ends the command when Ray or the first service cannot start. Raises ResultsError when a later one cannot, and
+        when one does not end.
         """
         if not self._begun:
             url = self._open.enter_context(running_service(config, self._console))
@@ -72,8 +73,13 @@ class Stage:
         """Delete Serve applications and wait until their processes have ended."""
         from ray import serve
 
-        for name in names:
-            serve.delete(name)
+        try:
+            for name in names:
+                serve.delete(name)
+        except TimeoutError as error:
+            raise ResultsError(f"the service does not end: {error}") from error
         deadline_s = time.monotonic() + END_WAIT_S
-        while serve.status().applications and time.monotonic() < deadline_s:
+        while left := list(serve.status().applications):
+            if time.monotonic() > deadline_s:
+                raise ResultsError(f"the service does not end: {', '.join(left)} still there after {END_WAIT_S:.0f} s")
             time.sleep(POLL_S)

@@ -10,7 +10,8 @@ Laws:
   service reads: `min_tokens` forbids the end-of-sequence token until one is left to make, and `logit_bias` makes it
   certain then. An engine without logits (the simulated one) has to be given the length as `max_tokens`, which bounds
   what the service predicts: comparisons on it are no test of predictions.
-- The order, dependencies and types are the trace's. Time that an application thinks before a call is not replayed.
+- The order, dependencies, types, weights, deadlines and periods are the trace's. Time that an application thinks before
+  a call is not replayed, nor are tenants (everybody is one) and what prompts have in common.
 """
 
 from __future__ import annotations
@@ -19,11 +20,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from scheduler.sim.engine import EngineProfile
 from scheduler.sim.workload import TraceApplication, TraceCall
 from serve_app.application_prompts import prompt_of_document
 from serve_app.documents import ApplicationDocument
+from serve_app.sampling_fields import MAX_N
 
 FILLER = "."
+ONE_TENANT = "default"
+"""Everybody's, where no key is asked for."""
+
 CERTAIN = 100
 """The largest `logit_bias` of OpenAI's API: far beyond any logit of a random model."""
 
@@ -52,7 +58,7 @@ class LengthRule:
             "max_tokens": self.max_model_len - call.prompt_tokens,
             "min_tokens": call.output_tokens - 1,
             "logit_bias": {str(self.end_token_id): CERTAIN},
-            "temperature": 0.0,
+            "temperature": 0.0 if call.sequences == 1 else 1.0,  # vLLM has no several greedy answers
         }
 
 
@@ -63,28 +69,51 @@ def stretched(applications: Iterable[TraceApplication], factor: float) -> list[T
     return [replace(one, arrival_s=(one.arrival_s - begin_s) * factor) for one in listed]
 
 
-def check_replayable(applications: Iterable[TraceApplication], rule: LengthRule, pool_tokens: int) -> None:
-    """Raise TrafficError for what cannot be replayed: a call beyond the model or the pool, or one that thinks."""
-    longest = min(rule.max_model_len, pool_tokens)
+def check_replayable(applications: Iterable[TraceApplication], engine: EngineProfile) -> None:
+    """Raise TrafficError for what cannot be replayed: a call that the engine cannot hold, or one that thinks."""
+    for where, call in _calls_of(applications):
+        if call.prompt_tokens < 1:
+            raise TrafficError(f"{where}: it has no prompt")
+        if call.delay_s:
+            raise TrafficError(f"{where}: applications that think before a call are not replayed")
+        if call.sequences > MAX_N:
+            raise TrafficError(f"{where}: {call.sequences} sequences are more than the {MAX_N} of a request")
+        _check_fits(where, call, engine, "the engine")
+
+
+def check_fits(applications: Iterable[TraceApplication], engine: EngineProfile, name: str) -> None:
+    """Raise TrafficError for a call that the engine, of this name in the message, can never hold."""
+    for where, call in _calls_of(applications):
+        _check_fits(where, call, engine, name)
+
+
+def _calls_of(applications: Iterable[TraceApplication]) -> Iterator[tuple[str, TraceCall]]:
     for application in applications:
         for call in application.calls:
-            where = f"application {application.application_id}, call {call.name}"
-            if call.prompt_tokens < 1:
-                raise TrafficError(f"{where}: it has no prompt")
-            if call.delay_s:
-                raise TrafficError(f"{where}: applications that think before a call are not replayed")
-            if call.prompt_tokens + call.output_tokens > longest:
-                length = call.prompt_tokens + call.output_tokens
-                raise TrafficError(f"{where}: {length} tokens are more than the {longest} of the engine")
+            yield f"application {application.application_id}, call {call.name}", call
+
+
+def _check_fits(where: str, call: TraceCall, engine: EngineProfile, name: str) -> None:
+    length, longest = call.prompt_tokens + call.output_tokens, engine.longest_sequence_tokens
+    if length > longest:
+        raise TrafficError(f"{where}: {length} tokens are more than the {longest} of {name}")
+    if call.sequences > engine.max_sequences:
+        raise TrafficError(f"{where}: {call.sequences} sequences are more than the {engine.max_sequences} of {name}")
+    blocks = call.sequences * engine.blocks_of(length)
+    if blocks > engine.usable_blocks:
+        what = f"{call.sequences} sequences of {length} tokens take {blocks} blocks"
+        raise TrafficError(f"{where}: {what}, more than the {engine.usable_blocks} of {name}")
 
 
 def document_of(application: TraceApplication, rule: LengthRule) -> dict[str, Any]:
     """The body of `POST /v1/applications` for one application."""
     texts = prompt_texts(application, rule.chars_per_token)
+    times = {"deadline_s": application.deadline_s, "period_s": application.period_s}
     return {
         "application_id": application.application_id,
         "application_type": application.application_type,
         "weight": application.weight,
+        **{name: value for name, value in times.items() if value is not None},
         "model": rule.model,
         "calls": [_call_document(call, texts[call.name], rule) for call in application.calls],
     }
@@ -115,6 +144,10 @@ def _plain(text: str) -> str:
 
 
 def as_the_service_sees(application: TraceApplication, rule: LengthRule) -> TraceApplication:
-    """The application with that for its prompt which the service takes for it: the texts of its first calls."""
+    """The application as its document has it: of the one tenant, no prompt the beginning of another.
+
+    Its prompt is what the service takes for it: the texts of its first calls.
+    """
     document = ApplicationDocument.model_validate(document_of(application, rule))
-    return replace(application, prompt=prompt_of_document(document))
+    calls = tuple(replace(call, prefix=()) for call in application.calls)
+    return replace(application, prompt=prompt_of_document(document), tenant=ONE_TENANT, calls=calls)

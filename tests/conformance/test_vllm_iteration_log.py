@@ -55,5 +55,15 @@ def test_idle_time_is_no_iteration(tmp_path: Path) -> None:
     assert [line["duration_s"] for line in lines] == pytest.approx([0.1, 0.2])
 
 
+def test_nothing_is_held_back_while_the_engine_rests(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    counter = IterationCounter(IterationLog(path, lambda: 1.0), lambda: 1.0)
+    counter.limits = LIMITS
+    for one in (stats(1, 1, 60), stats(1), stats(0)):
+        assert not path.exists()
+        counter.record(one, None)
+    assert len(path.read_text().splitlines()) == 2
+
+
 def test_without_details_nothing_is_written(tmp_path: Path) -> None:
     assert logged(tmp_path, [(1.0, stats(2, iteration_details=None)), (2.0, stats(2, iteration_details=None))]) == []

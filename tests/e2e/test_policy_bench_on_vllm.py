@@ -17,10 +17,14 @@ async def test_answers_end_where_the_trace_says_and_dependencies_are_kept(servic
     assert (rule.model, rule.end_token_id is None) == (MODEL, False)
     lengths = {"one": (40, 1), "two": (333, 2), "three": (70, 37)}
     first = tuple(TraceCall(name=name, prompt_tokens=p, output_tokens=d) for name, (p, d) in lengths.items())
-    then = TraceCall(name="then", prompt_tokens=500, output_tokens=20, after=tuple(lengths))
+    twice = TraceCall(name="twice", prompt_tokens=60, output_tokens=9, sequences=2)
+    then = TraceCall(name="then", prompt_tokens=500, output_tokens=20, after=(*lengths, "twice"))
     traces = [
         TraceApplication(
-            application_id=f"bench-{number}", arrival_s=0.2 * number, prompt="Naïve {{one}}?", calls=(*first, then)
+            application_id=f"bench-{number}",
+            arrival_s=0.2 * number,
+            prompt="Naïve {{one}}?",
+            calls=(*first, twice, then),
         )
         for number in range(3)
     ]
@@ -29,6 +33,6 @@ async def test_answers_end_where_the_trace_says_and_dependencies_are_kept(servic
     recording = service.recording()
     for trace in traces:
         granted = [grant.call_id for grant in recording.grants_of({trace.application_id})]
-        assert sorted(granted) == ["one", "then", "three", "two"]
+        assert sorted(granted) == ["one", "then", "three", "twice", "two"]
         assert granted[-1] == "then"
     service.wait_until_idle(10)

@@ -77,7 +77,8 @@ def test_the_command_compares_policies_and_runs_nothing_twice(tmp_path: Path) ->
         assert all(one["completion_s"] > 0 and one["lag_s"] is not None for one in document["applications"])
         assert document["calls"] == 24
         assert document["forecast_mean_completion_s"] > 0
-        assert document["errors"] == {}
+        assert (document["errors"], document["left_out"]) == ({}, 0)
+        assert document["calibrated_on_measured"] is False, "six are measured, and six others calibrate"
     written = {path.name: path.stat().st_mtime_ns for path in out.iterdir()}
     assert bench(workload, out, "vtc,justitia") == documents
     assert {path.name: path.stat().st_mtime_ns for path in out.iterdir()} == written

@@ -68,6 +68,17 @@ def test_a_slow_engine_has_its_lines_written_each_second(tmp_path: Path) -> None
     assert [line["sequences"] for line in lines(path)] == [1]
 
 
+def test_lines_reach_the_file_when_the_engine_rests(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    log = IterationLog(path, Clock())
+    log.flush()
+    assert not path.exists()
+    log.write(0.1, 1, 0, 16)
+    log.flush()
+    log.flush()
+    assert len(lines(path)) == 1
+
+
 def test_two_engines_share_a_file(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     logs = [IterationLog(path, Clock()) for _ in range(2)]
@@ -119,6 +130,7 @@ async def test_the_simulated_engine_logs_what_it_does(tmp_path: Path) -> None:
             assert (await http.post("/v1/completions", json=body)).status_code == 200
 
         await asyncio.gather(*(asyncio.create_task(complete(name)) for name in ("x", "y")))
+    assert lines(path)[-1]["kv_used_tokens"] == 0, "it rests, and has written all"
     await engine.stop()
     iterations = read_iterations(path.read_text().splitlines(keepends=True))
     assert {one.duration_s for one in iterations} == {0.1}
