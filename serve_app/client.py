@@ -10,8 +10,8 @@ Transport and retries: `serve_app.client_transport`; open applications: `serve_a
 from serve_app.client_answers import Answer, CallTrace
 from serve_app.client_application import AsyncApplication
 from serve_app.client_async import DEFAULT_URL, AsyncJustitia, AsyncSubmitted
+from serve_app.client_errors import JustitiaError, JustitiaUnreachable
 from serve_app.client_sync import Application, Justitia, Submitted
-from serve_app.client_transport import JustitiaError, JustitiaUnreachable
 
 __all__ = [
     "DEFAULT_URL",

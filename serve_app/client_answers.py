@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
-from serve_app.client_transport import JustitiaError
+from serve_app.client_errors import JustitiaError, object_of, reading
 
 Messages = str | Sequence[Mapping[str, Any]]
 
@@ -74,17 +74,22 @@ def chat_messages(given: Messages) -> list[dict[str, Any]]:
 
 
 def answer_of(raw: dict[str, Any], name: str) -> Answer:
-    choices = sorted(raw["choices"], key=lambda choice: choice["index"])
-    texts = [choice["message"].get("content") or "" if "message" in choice else choice["text"] for choice in choices]
-    usage = raw.get("usage") or {}
-    return Answer(
-        texts=texts,
-        finish_reason=choices[0].get("finish_reason") or "",
-        prompt_tokens=usage.get("prompt_tokens", 0),
-        output_tokens=usage.get("completion_tokens", 0),
-        name=name,
-        raw=raw,
-    )
+    """The service's answer to the call `name`. Raises JustitiaUnreachable for one that is no inference."""
+    with reading(raw):
+        choices = sorted(raw["choices"], key=lambda choice: choice["index"])
+        usage = raw.get("usage") or {}
+        return Answer(
+            texts=[_text_of(choice) for choice in choices],
+            finish_reason=choices[0].get("finish_reason") or "",
+            prompt_tokens=usage.get("prompt_tokens") or 0,
+            output_tokens=usage.get("completion_tokens") or 0,
+            name=name,
+            raw=raw,
+        )
+
+
+def _text_of(choice: dict[str, Any]) -> str:
+    return choice["message"].get("content") or "" if "message" in choice else choice["text"]
 
 
 async def chunks_of(lines: Any) -> AsyncGenerator[dict[str, Any]]:
@@ -96,8 +101,10 @@ async def chunks_of(lines: Any) -> AsyncGenerator[dict[str, Any]]:
                 return
             if not text:
                 continue
-            chunk = json.loads(text)
+            with reading(text):
+                chunk = object_of(json.loads(text))
             if "error" in chunk:
-                raise JustitiaError(str(chunk["error"].get("message", chunk["error"])), 503)
+                error = chunk["error"]
+                raise JustitiaError(str(error.get("message", error) if isinstance(error, dict) else error), 503)
             yield chunk
     raise JustitiaError("the answer broke off", 503)

@@ -23,7 +23,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from serve_app.client_answers import Answer, CallTrace, Messages, Trace, answer_of, chat_messages, chunks_of
-from serve_app.client_transport import JustitiaError, Transport, application_path
+from serve_app.client_errors import JustitiaError, reading
+from serve_app.client_transport import Transport, application_path
 
 if TYPE_CHECKING:
     import openai
@@ -202,10 +203,11 @@ class AsyncApplication:
         with self._traced(stage, after) as (_, usage):
             async with self._transport.stream(CHAT_PATH, body, self._require_open) as lines:
                 async for chunk in chunks_of(lines):
-                    usage.update(chunk.get("usage") or {})
-                    for choice in chunk["choices"]:
-                        if choice["delta"].get("content"):
-                            yield choice["delta"]["content"]
+                    with reading(chunk):
+                        usage.update(chunk.get("usage") or {})
+                        pieces = [choice["delta"].get("content") for choice in chunk["choices"]]
+                    for piece in filter(None, pieces):
+                        yield piece
 
     @property
     def _is_open(self) -> bool:
@@ -239,8 +241,9 @@ class AsyncApplication:
         body = await self._body(fields, stage)
         with self._traced(stage, after) as (name, usage):
             raw = await self._transport.ask("POST", path, body, check=self._require_open)
-            usage.update(raw.get("usage") or {})
-        return answer_of(raw, name)
+            answer = answer_of(raw, name)
+            usage.update(prompt_tokens=answer.prompt_tokens, completion_tokens=answer.output_tokens)
+        return answer
 
     async def _body(self, fields: dict[str, Any], stage: str | None) -> dict[str, Any]:
         self._require_open()

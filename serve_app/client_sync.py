@@ -7,120 +7,19 @@ cancels what other threads wait for: they get a RuntimeError.
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import AsyncGenerator, Coroutine, Generator, Mapping, Sequence, Set
-from concurrent.futures import CancelledError, Future
-from contextlib import suppress
+from collections.abc import Generator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 
 from serve_app.client_answers import Answer, CallTrace, Messages
-from serve_app.client_application import END_S, AsyncApplication
+from serve_app.client_application import AsyncApplication
 from serve_app.client_async import AsyncJustitia, AsyncSubmitted
+from serve_app.client_loop import Loop
 
 if TYPE_CHECKING:
     import openai
-
-T = TypeVar("T")
-
-
-class _Closed(RuntimeError):
-    """The client was closed before this, or while it ran."""
-
-
-class _Loop:
-    """An event loop in a thread of its own."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="justitia-client", daemon=True)
-        self._thread.start()
-        self._door = threading.Lock()
-        self._is_shut = False
-        self._under_way: set[Coroutine[Any, Any, Any]] = set()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`; whatever interrupts the wait cancels it. Raises RuntimeError after `stop`."""
-        try:
-            return self._submit(work).result()
-        except CancelledError:
-            raise _Closed("the client is closed") from None
-        except BaseException:
-            with suppress(RuntimeError):  # the loop may be closed
-                self._loop.call_soon_threadsafe(_cancel, {work})  # there may be no future yet
-            raise
-
-    def iterate(self, source: AsyncGenerator[T]) -> Generator[T]:
-        """What `source` yields; leaving early closes it."""
-        turn = asyncio.Lock()
-        try:
-            while True:
-                try:
-                    yield self.run(_next(source, turn))
-                except StopAsyncIteration:
-                    return
-        finally:
-            with suppress(_Closed):
-                self.run(_close(source, turn))
-
-    def stop(self, last: Coroutine[Any, Any, None]) -> None:
-        """End all that runs, then `last`, then the loop. Idempotent."""
-        try:
-            result = self._submit(_end_all(self._under_way, last), shut=True)
-        except _Closed:
-            last.close()
-            return
-        try:
-            result.result()
-        finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
-
-    def _submit(self, work: Coroutine[Any, Any, T], shut: bool = False) -> Future[T]:
-        """Start it on the loop; with `shut` as the last one, so that nothing is left on a loop that has stopped."""
-        with self._door:
-            if self._is_shut:
-                work.close()
-                raise _Closed("the client is closed")
-            self._is_shut = shut
-            self._under_way.add(work)
-            result = asyncio.run_coroutine_threadsafe(work, self._loop)
-        result.add_done_callback(lambda _: self._under_way.discard(work))
-        return result
-
-
-def _cancel(works: Set[Coroutine[Any, Any, Any]]) -> set[asyncio.Task[Any]]:
-    """Cancel the tasks of these but for this one, each once: a second time would cut short what it has to say.
-
-    The tasks that they started in turn are theirs to end.
-    """
-    tasks = {task for task in asyncio.all_tasks() if task.get_coro() in works and task is not asyncio.current_task()}
-    for task in tasks:
-        if not task.cancelling():
-            task.cancel()
-    return tasks
-
-
-async def _next(source: AsyncGenerator[T], turn: asyncio.Lock) -> T:
-    async with turn:
-        return await anext(source)
-
-
-async def _close(source: AsyncGenerator[T], turn: asyncio.Lock) -> None:
-    """Close it after its last step, which may have been cancelled and still have things to put away."""
-    async with turn:
-        await source.aclose()
-
-
-async def _end_all(works: Set[Coroutine[Any, Any, Any]], last: Coroutine[Any, Any, None]) -> None:
-    """Cancel these, let them tell the service, then do the last thing."""
-    if others := _cancel(works):
-        await asyncio.wait(others, timeout=END_S + 1.0)  # an ending has END_S; who waits for one that is left hangs
-    await last
 
 
 class Justitia:
@@ -139,7 +38,7 @@ class Justitia:
         self._client = AsyncJustitia(
             base_url, api_key, model=model, timeout_s=timeout_s, max_retries=max_retries, http=http
         )
-        self._loop = _Loop()
+        self._loop = Loop()
 
     def __enter__(self) -> Self:
         return self
@@ -172,43 +71,53 @@ class Justitia:
         return Submitted(self._loop.run(self._client.submit(document)), self._loop)
 
     def get(self, application_id: str) -> dict[str, Any]:
+        """Status and results. Raises JustitiaError, 404 for one that is unknown; so do the others below."""
         return self._loop.run(self._client.get(application_id))
 
     def list(self) -> list[dict[str, Any]]:
+        """This tenant's applications, without their calls."""
         return self._loop.run(self._client.list())
 
     def cancel(self, application_id: str) -> dict[str, Any]:
+        """Stop an application; its status."""
         return self._loop.run(self._client.cancel(application_id))
 
     def close(self, application_id: str) -> dict[str, Any]:
+        """Say that an open application will send no more calls; its status."""
         return self._loop.run(self._client.close(application_id))
 
     def explain(self, application_id: str) -> dict[str, Any]:
+        """Why it waits, who is ahead of it, its tag and costs."""
         return self._loop.run(self._client.explain(application_id))
 
     def scheduler(self) -> dict[str, Any]:
+        """The scheduler's state in a few numbers."""
         return self._loop.run(self._client.scheduler())
 
     def events(self, application_id: str, after: int = 0) -> Generator[dict[str, Any]]:
+        """Events of an application from number `after` + 1 on; a lost connection is taken up where it broke."""
         return self._loop.iterate(self._client.events(application_id, after))
 
 
 class Application:
     """One open application; see `AsyncApplication`."""
 
-    def __init__(self, inner: AsyncApplication, loop: _Loop) -> None:
+    def __init__(self, inner: AsyncApplication, loop: Loop) -> None:
         self._inner = inner
         self._loop = loop
 
     @property
     def id(self) -> str:
+        """Its name at the service; a sub-agent has that of its root."""
         return self._inner.id
 
     @property
     def calls(self) -> list[CallTrace]:
+        """What ran, in order of ending."""
         return self._inner.calls
 
     def child(self, application_type: str | None = None) -> Application:
+        """A sub-agent of this application; lengths of its calls are learnt by its own type."""
         return Application(self._inner.child(application_type), self._loop)
 
     def __enter__(self) -> Self:
@@ -276,25 +185,31 @@ class Application:
 class Submitted:
     """An application that was submitted whole; see `AsyncSubmitted`."""
 
-    def __init__(self, inner: AsyncSubmitted, loop: _Loop) -> None:
+    def __init__(self, inner: AsyncSubmitted, loop: Loop) -> None:
         self._inner = inner
         self._loop = loop
 
     @property
     def id(self) -> str:
+        """Its name at the service."""
         return self._inner.id
 
     def events(self, after: int = 0) -> Generator[dict[str, Any]]:
+        """What happens to it, from event number `after` + 1 on, until all is known. Raises JustitiaError."""
         return self._loop.iterate(self._inner.events(after))
 
     def wait(self) -> dict[str, Any]:
+        """Its status with all outputs, once it has ended: `finished`, `failed` or `cancelled`."""
         return self._loop.run(self._inner.wait())
 
     def status(self) -> dict[str, Any]:
+        """Its status, with the outputs of the calls that have ended. Raises JustitiaError; so do the others."""
         return self._loop.run(self._inner.status())
 
     def cancel(self) -> dict[str, Any]:
+        """Stop it; its status."""
         return self._loop.run(self._inner.cancel())
 
     def explain(self) -> dict[str, Any]:
+        """Why it waits, who is ahead of it, its tag and costs."""
         return self._loop.run(self._inner.explain())

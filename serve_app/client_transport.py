@@ -15,12 +15,14 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 from urllib.parse import quote
 
 import httpx
+
+from serve_app.client_errors import JustitiaError, JustitiaUnreachable, object_of, reading, refusal
 
 RETRIED_STATUS = frozenset({429, 503})
 FIRST_WAIT_S = 0.5
@@ -38,34 +40,6 @@ Check = Callable[[], None]
 
 def _nothing() -> None:
     """Checks nothing."""
-
-
-class JustitiaError(Exception):
-    """The service refused. `status` is HTTP's (0: nobody answered), `param` the path of the field at fault.
-
-    `retry_after_s`: whole seconds after which it may be tried again, None where waiting mends nothing.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        status: int = 0,
-        code: str | None = None,
-        type: str | None = None,
-        param: str | None = None,
-        retry_after_s: float | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.status = status
-        self.code = code
-        self.type = type
-        self.param = param
-        self.retry_after_s = retry_after_s
-
-
-class JustitiaUnreachable(JustitiaError):
-    """Nobody answered, or the answer broke off, as often as it was tried."""
 
 
 def application_path(application_id: str, action: str = "") -> str:
@@ -108,8 +82,8 @@ class Transport:
 
     async def ask(
         self, method: str, path: str, body: object = None, *, repeatable: bool = True, check: Check = _nothing
-    ) -> Any:
-        """The service's answer, parsed from JSON. Raises JustitiaError, and what `check` does before any attempt."""
+    ) -> dict[str, Any]:
+        """The service's answer, a JSON object. Raises JustitiaError, and what `check` does before any attempt."""
 
         async def once() -> httpx.Response:
             check()
@@ -146,7 +120,8 @@ class Transport:
             try:
                 async with aclosing(self._events_once(application_id, after)) as events:
                     async for event in events:
-                        failures, after = 0, int(event["id"])
+                        with reading(event):
+                            failures, after = 0, int(event["id"])
                         yield event
                         if event.get("event") == LAST_EVENT:
                             return
@@ -172,14 +147,17 @@ class Transport:
         try:
             async for line in answer.aiter_lines():
                 if line.startswith("data:"):
-                    yield json.loads(line.removeprefix("data:"))
+                    with reading(line):
+                        event = object_of(json.loads(line.removeprefix("data:")))
+                    yield event
         finally:
             await answer.aclose()
 
     async def _is_over(self, application_id: str) -> bool:
         """Has it ended? A stream may end early because an ingress stopped in good order."""
         status = await self.ask("GET", application_path(application_id))
-        return status["state"] not in ("queued", "running")
+        with reading(status):
+            return status["state"] not in ("queued", "running")
 
     async def _begin(self, request: httpx.Request) -> httpx.Response:
         answer = await self._http.send(request, stream=True)
@@ -220,33 +198,17 @@ def _read_within(seconds: float | None) -> httpx.Timeout:
     return httpx.Timeout(None, connect=CONNECT_S, read=seconds)
 
 
-def refusal(answer: httpx.Response) -> JustitiaError:
-    """An answer that is an error, as an exception: from OpenAI's shape, or from whatever else came."""
-    try:
-        error = answer.json()["error"]
-        message, kind, param, code = (error.get(name) for name in ("message", "type", "param", "code"))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        message, kind, param, code = answer.text[:500].strip() or answer.reason_phrase, None, None, None
-    wait_s = _retry_after_s(answer.headers)
-    return JustitiaError(str(message), answer.status_code, None if code is None else str(code), kind, param, wait_s)
-
-
 def _accepted(answer: httpx.Response) -> httpx.Response:
     if answer.is_error:
         raise refusal(answer)
     return answer
 
 
-def _parsed(answer: httpx.Response) -> Any:
-    try:
-        document = answer.json()
-    except ValueError:
-        text = answer.text[:200]
-        raise JustitiaUnreachable(f"somebody answers, but not as this service does: {text!r}") from None
-    if isinstance(document, dict):
-        call_id = answer.headers.get("x-call-id")
-        return document if call_id is None else {**document, "call_id": call_id}
-    return document
+def _parsed(answer: httpx.Response) -> dict[str, Any]:
+    with reading(answer.text):
+        document = object_of(answer.json())
+    call_id = answer.headers.get("x-call-id")
+    return document if call_id is None else {**document, "call_id": call_id}
 
 
 async def _lines(answer: httpx.Response) -> AsyncIterator[str]:
@@ -255,14 +217,6 @@ async def _lines(answer: httpx.Response) -> AsyncIterator[str]:
             yield line
     except httpx.TransportError as error:
         raise JustitiaUnreachable(f"the answer broke off: {_reason(error)}") from error
-
-
-def _retry_after_s(headers: Mapping[str, str]) -> float | None:
-    try:
-        wait_s = float(headers.get("retry-after", ""))
-    except ValueError:
-        return None
-    return wait_s if 0 <= wait_s < math.inf else None
 
 
 def _wait_s(attempt: int, asked_s: float | None) -> float:

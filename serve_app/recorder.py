@@ -5,34 +5,37 @@ answer was complete. What is inferred from them:
 
 1. Application: the one that the service's answer names; where it names none, the one that the request names, or else
    the key that it was sent with. One that was idle for `idle_s` seconds, or has `MAX_CALLS_OF_ONE` calls, has ended; a
-   later call begins another.
+   later call begins another. While the service has not begun to answer a call, the application that the call names (or
+   that its name stood for last) is not idle.
 2. Dependencies: a call may depend on those of its application that had ended before it was asked. Where its prompt
-   holds the text, or the tool calls, of some of them, it depends on these alone (`Evidence.TEXT`); otherwise on all.
-   What follows from other dependencies is left out (transitive reduction). Text that was changed on its way into the
-   prompt leaves no trace, so edges are likely ones, not certain ones; `Evidence.TIME` takes all of them.
+   holds the beginning of the text, or the tool calls, of some of them, it depends on these alone (`Evidence.TEXT`);
+   otherwise on all. What follows from other dependencies is left out (transitive reduction). Text that was changed on
+   its way into the prompt leaves no trace, so edges are likely ones, not certain ones; `Evidence.TIME` takes all of
+   them.
 3. Tokens: from the answer's own usage; several sequences of a call count as equally long.
 
 Calls that were refused, that broke off or that told no usage are counted in `left_out` and are in no application. At
-most `max_calls` are kept. Answers are looked for among the last `MAX_SEARCHED` of an application.
+most `max_calls` are kept. Which answers are looked for in prompts, and how: `serve_app.recorder_calls`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from enum import Enum
-from typing import Any
 
 from scheduler.sim.workload import TraceApplication, TraceCall
+from serve_app.recorder_calls import Answered, Application, Asked, Call, bits
 
-MIN_MARK_CHARS = 12
-"""Shorter texts ("yes") stand in prompts by chance."""
 MAX_PROMPT_CHARS = 4_000
 MAX_CALLS = 100_000
 MAX_CALLS_OF_ONE = 10_000
-MAX_SEARCHED = 1_000
 UNNAMED = "unnamed"
+
+Key = tuple[str, str]
+"""A group and an application's name in it."""
 
 
 class Evidence(Enum):
@@ -42,93 +45,22 @@ class Evidence(Enum):
     TIME = "time"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A request, as far as it matters here. `asked_s`: seconds since the recording began.
-
-    `texts` is all text of its prompt; `prompt` what its user asks in it; `group` tells API keys apart.
-    """
-
-    asked_s: float
-    texts: str
-    prompt: str
-    sequences: int = 1
-    prompts: int = 1
-    application_id: str | None = None
-    application_type: str | None = None
-    stage: str | None = None
-    group: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
-    """An answer: its tokens in all, and the `marks` by which it can be found in a later prompt."""
-
-    prompt_tokens: int
-    output_tokens: int
-    marks: tuple[str, ...] = ()
-
-
-@dataclass(slots=True)
-class _Call:
-    """`after` and `ancestors` are sets of calls of its application, as bits at their indices.
-
-    `asked` is without its texts, which matter when it begins only: a recording may be long.
-    """
-
-    name: str
-    asked: Asked
-    after: int
-    ancestors: int
-    ended_s: float | None = None
-    answered: Answered | None = None
-
-
-@dataclass(slots=True)
-class _Application:
-    """`trace` is what is known of it, None where it has to be made anew."""
-
-    application_id: str
-    application_type: str
-    calls: list[_Call] = field(default_factory=list)
-    numbers: Counter[str] = field(default_factory=Counter)
-    under_way: int = 0
-    ended_s: float = float("-inf")
-    trace: TraceApplication | None = None
-
-    @property
-    def active_s(self) -> float:
-        """When it was last seen to do something; infinite while a call of it is under way."""
-        return float("inf") if self.under_way else self.ended_s
-
-    def begin(self, call: _Call) -> None:
-        self.calls.append(call)
-        self.under_way += 1
-
-    def end(self, call: _Call, now_s: float, answered: Answered | None) -> None:
-        call.ended_s, call.answered = now_s, answered
-        self.under_way -= 1
-        self.ended_s = max(self.ended_s, now_s)
-        if answered is not None:
-            self.trace = None
-
-
 class RecordedCall:
     """A call under way: end it with `answer` or `fail`, once."""
 
-    def __init__(self, recorder: Recorder, application: _Application, call: _Call) -> None:
+    def __init__(self, recorder: Recorder, application: Application, call: Call) -> None:
         self._recorder = recorder
         self._application = application
         self._call = call
 
     def answer(self, now_s: float, answered: Answered) -> None:
         """Its answer was complete at `now_s`."""
-        self._application.end(self._call, now_s, answered)
+        self._recorder.end(self._application, self._call, now_s, answered)
         self._recorder.calls += 1
 
     def fail(self, now_s: float, reason: str) -> None:
         """It has ended without an answer that counts."""
-        self._application.end(self._call, now_s, None)
+        self._recorder.end(self._application, self._call, now_s, None)
         self._recorder.leave_out(reason)
 
 
@@ -148,27 +80,42 @@ class Recorder:
         self._delays = delays
         self._max_calls = max_calls
         self._count = 0
-        self._latest: dict[tuple[str, str], _Application] = {}
-        self._all: list[_Application] = []
+        self._awaited: dict[Asked, None] = {}
+        self._names: dict[Key, str] = {}
+        self._latest: dict[Key, Application] = {}
+        self._resting: dict[Application, None] = {}
+        self._all: list[Application] = []
         self._ids: Counter[str] = Counter()
+
+    @contextmanager
+    def expected(self, asked: Asked) -> Iterator[None]:
+        """In this block a call is with the service, until `begin` is told of it."""
+        self._awaited[asked] = None
+        try:
+            yield
+        finally:
+            self._awaited.pop(asked, None)
 
     def begin(self, asked: Asked, served_as: str | None = None) -> RecordedCall | None:
         """A call whose application is known: `served_as`, where the service has said so. None: there are too many."""
+        self._awaited.pop(asked, None)
         if self._count >= self._max_calls:
             self.leave_out("too many")
             return None
         self._count += 1
         application = self._application(asked, served_as)
-        stage = asked.stage or "call"
-        application.numbers[stage] += 1
-        earlier = self._earlier(application, asked)
-        implied = 0
-        for index in _bits(earlier):
-            implied |= application.calls[index].ancestors
+        quoted = application.quoted_by(asked) if self._evidence is Evidence.TEXT else 0
         kept = replace(asked, texts="", prompt=asked.prompt[:MAX_PROMPT_CHARS])
-        call = _Call(f"{stage}-{application.numbers[stage]}", kept, earlier & ~implied, earlier | implied)
-        application.begin(call)
+        call = application.begin(kept, quoted or application.answered_by(asked.asked_s))
+        self._resting.pop(application, None)
+        self._let_go(asked.asked_s)
         return RecordedCall(self, application, call)
+
+    def end(self, application: Application, call: Call, now_s: float, answered: Answered | None) -> None:
+        """A call has ended; for `RecordedCall`, which says what else follows."""
+        application.end(call, now_s, answered)
+        if not application.under_way:
+            self._resting[application] = None
 
     def leave_out(self, reason: str) -> None:
         """One call more of which nothing is recorded."""
@@ -181,31 +128,45 @@ class Recorder:
         traces = (application.trace for application in self._all)
         return sorted((trace for trace in traces if trace is not None), key=lambda trace: trace.arrival_s)
 
-    def _application(self, asked: Asked, served_as: str | None) -> _Application:
+    # ---- whose a call is
+
+    def _application(self, asked: Asked, served_as: str | None) -> Application:
         name = served_as or asked.application_id or UNNAMED
-        application = self._latest.get((asked.group, name))
-        full = application is not None and len(application.calls) >= MAX_CALLS_OF_ONE
-        if application is None or full or asked.asked_s - application.active_s > self._idle_s:
+        key = asked.group, name
+        self._names[asked.group, asked.application_id or UNNAMED] = name
+        application = self._latest.get(key)
+        if application is None or self._had_ended(application, key, asked):
             self._ids[name] += 1
             again = f"#{self._ids[name]}" if self._ids[name] > 1 else ""
-            application = _Application(f"{name}{again}", asked.application_type or "unknown")
-            self._latest[asked.group, name] = application
+            application = Application(f"{name}{again}", asked.application_type or "unknown")
+            self._latest[key] = application
             self._all.append(application)
         return application
 
-    def _earlier(self, application: _Application, asked: Asked) -> int:
-        """The calls that this one is seen to depend on, as bits."""
-        ended = [
-            (index, call.answered.marks)
-            for index, call in enumerate(application.calls)
-            if call.answered is not None and call.ended_s is not None and call.ended_s <= asked.asked_s
-        ]
-        quoted = 0
-        if self._evidence is Evidence.TEXT:
-            quoted = _set_of(i for i, marks in ended[-MAX_SEARCHED:] if any(mark in asked.texts for mark in marks))
-        return quoted or _set_of(index for index, _ in ended)
+    def _had_ended(self, application: Application, key: Key, asked: Asked) -> bool:
+        """Is it full, or was it idle for too long when the first of its calls that the service still has was asked?"""
+        if len(application.calls) >= MAX_CALLS_OF_ONE:
+            return True
+        if asked.asked_s - application.active_s <= self._idle_s:
+            return False
+        first_s = min((other.asked_s for other in self._awaited if self._key(other) == key), default=asked.asked_s)
+        return min(first_s, asked.asked_s) - application.active_s > self._idle_s
 
-    def _trace(self, application: _Application) -> TraceApplication | None:
+    def _key(self, awaited: Asked) -> Key:
+        """Of the application that a call is likely to be of, before the service has said so."""
+        name = awaited.application_id or UNNAMED
+        return awaited.group, self._names.get((awaited.group, name), name)
+
+    def _let_go(self, now_s: float) -> None:
+        """Of what had ended when the earliest call that may still begin was asked, no answer will be looked for."""
+        first_s = min(now_s, next((asked.asked_s for asked in self._awaited), now_s))
+        while self._resting and first_s - (application := next(iter(self._resting))).ended_s > self._idle_s:
+            application.let_go()
+            del self._resting[application]
+
+    # ---- what is made of it
+
+    def _trace(self, application: Application) -> TraceApplication | None:
         whole = [(call, call.answered) for call in application.calls if call.answered is not None]
         if not whole:
             return None
@@ -219,8 +180,8 @@ class Recorder:
             calls=tuple(self._trace_call(application, call, answered, arrival_s) for call, answered in whole),
         )
 
-    def _trace_call(self, application: _Application, call: _Call, answered: Answered, arrival_s: float) -> TraceCall:
-        before = [application.calls[index] for index in _bits(call.after)]
+    def _trace_call(self, application: Application, call: Call, answered: Answered, arrival_s: float) -> TraceCall:
+        before = [application.calls[index] for index in bits(call.after)]
         free_s = max((other.ended_s or 0.0 for other in before), default=arrival_s)
         return TraceCall(
             name=call.name,
@@ -230,36 +191,3 @@ class Recorder:
             sequences=call.asked.sequences,
             delay_s=round(max(0.0, call.asked.asked_s - free_s), 6) if self._delays else 0.0,
         )
-
-
-def _set_of(indices: Iterable[int]) -> int:
-    members = 0
-    for index in indices:
-        members |= 1 << index
-    return members
-
-
-def _bits(members: int) -> Iterator[int]:
-    """The indices in a set, in order."""
-    while members:
-        lowest = members & -members
-        yield lowest.bit_length() - 1
-        members ^= lowest
-
-
-def texts_of(value: Any) -> Iterator[str]:
-    """Every text in a JSON value, ids of tool calls included."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for part in value.values():
-            yield from texts_of(part)
-    elif isinstance(value, list):
-        for part in value:
-            yield from texts_of(part)
-
-
-def marks_of(texts: Mapping[int, str], tool_call_ids: list[str]) -> tuple[str, ...]:
-    """By what an answer of these sequences can be found in a later prompt."""
-    whole = (text.strip() for text in texts.values())
-    return (*(text for text in whole if len(text) >= MIN_MARK_CHARS), *tool_call_ids)

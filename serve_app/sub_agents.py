@@ -3,17 +3,21 @@
 Laws.
 1. A sub-agent's calls are its root's: parents are followed until a name has none. A name of which nothing is known is
    a root.
-2. The first parent that a name is given stays; one that would make it its own ancestor is not taken.
+2. The first parent that a name is given stays; one that would make it its own ancestor is not taken, nor one that
+   would put it more than `MAX_DEPTH` parents below its root.
 3. At most `max_names` of a tenant are known; of more the one that was unused for longest is forgotten, and is a root
    until it is given a parent again.
-4. All ingresses hear of a name's parent before its first call goes on, but for those that are started later.
+4. All ingresses hear of a name's parent before its first call goes on, but for those that are started later: the call
+   that names it may end early, they hear of it all the same, and calls that come meanwhile wait.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from typing import Any
 
 from serve_app.inference_request import InferenceRequest
 from serve_app.peers import Peers
@@ -34,19 +38,22 @@ class SubAgents:
 
     def root(self, application_id: str) -> str:
         """The application whose calls this name's are; parents beyond `MAX_DEPTH` are not followed."""
+        return self.line(application_id)[-1]
+
+    def line(self, application_id: str) -> list[str]:
+        """The name, its parent, the parent's parent and so on, at most `MAX_DEPTH` of them."""
         parents = self._parents(application_id)
-        for _ in range(MAX_DEPTH):
-            parent = parents.get(application_id)
-            if parent is None:
-                break
-            parents.move_to_end(application_id)
-            application_id = parent
-        return application_id
+        line = [application_id]
+        while len(line) <= MAX_DEPTH and (parent := parents.get(line[-1])) is not None:
+            parents.move_to_end(line[-1])
+            line.append(parent)
+        return line
 
     def learn(self, application_id: str, parent_id: str) -> bool:
         """`application_id` was started by `parent_id`; returns whether that is news."""
         parents = self._parents(application_id)
-        if application_id in parents or self.root(parent_id) == application_id:
+        line = self.line(parent_id)
+        if application_id in parents or application_id in line or len(line) > MAX_DEPTH:
             return False
         parents[application_id] = parent_id
         self._parents_by_tenant[_tenant_part(application_id)] = parents
@@ -73,6 +80,7 @@ class Families:
         self.known = SubAgents()
         self._peers = peers
         self._type_of = type_of
+        self._telling: dict[str, asyncio.Task[None]] = {}
 
     async def in_its_root(self, request: InferenceRequest, tenant: str) -> InferenceRequest:
         """The request with the name and the stated type of the application that it belongs to, if it names any."""
@@ -88,5 +96,17 @@ class Families:
         """The application (by its tenant's id) whose calls are those of this one with this parent, if it has one."""
         scoped = scoped_id(tenant, application_id)
         if parent_id is not None and self.known.learn(scoped, scoped_id(tenant, parent_id)):
-            await self._peers.learn_sub_agent(application_id, parent_id, tenant)
+            self._tell(scoped, self._peers.learn_sub_agent(application_id, parent_id, tenant))
+        for name in self.known.line(scoped) if self._telling else ():
+            if (telling := self._telling.get(name)) is not None:
+                await asyncio.shield(telling)
         return bare_id(self.known.root(scoped))
+
+    def _tell(self, scoped: str, telling: Coroutine[Any, Any, None]) -> None:
+        """Have the peers told, whatever becomes of the call that named it."""
+        self._telling[scoped] = task = asyncio.create_task(telling)
+        task.add_done_callback(lambda _: self._told(scoped, task))
+
+    def _told(self, scoped: str, task: asyncio.Task[None]) -> None:
+        if self._telling.get(scoped) is task:  # a name that was forgotten meanwhile may have been learnt again
+            del self._telling[scoped]

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from serve_app.client import AsyncJustitia
+from serve_app.client import AsyncJustitia, JustitiaError
 from serve_app.documents import ApplicationDocument, parse_application
 from serve_app.errors import ApiError
 
@@ -23,7 +23,7 @@ APPLICATION = re.compile(r"/v1/applications/([^/]+)(?:/(\w+))?")
 
 
 class ScriptedService(httpx.AsyncBaseTransport):
-    """`asked`: (stage, prompt) of every call; `endings`: closed, cancelled or finished, by application."""
+    """`asked`: (stage, prompt) of every call; `endings`: closed, cancelled, finished or failed, by application."""
 
     def __init__(self, model: Model) -> None:
         self.asked: list[tuple[str, str]] = []
@@ -78,9 +78,14 @@ class ScriptedService(httpx.AsyncBaseTransport):
 
     def _finished(self, name: str, document: ApplicationDocument) -> dict[str, Any]:
         outputs: dict[str, list[str]] = {}
-        for call in document.order():
-            answer = self._completion(call, document.render(call, outputs))
-            outputs[call] = [choice["message"]["content"] for choice in answer["choices"]]
+        try:
+            for call in document.order():
+                answer = self._completion(call, document.render(call, outputs))
+                outputs[call] = [choice["message"]["content"] for choice in answer["choices"]]
+        except JustitiaError as error:
+            self.endings[name] = "failed"
+            failed = {"state": "failed", "created_s": 100.0, "error": error.message, "calls": []}
+            return {"application_id": name, **failed}
         self.endings[name] = "finished"
         calls = [
             {"name": call.name, "outputs": outputs[call.name], "prompt_tokens": 7, "output_tokens": 3}

@@ -71,7 +71,7 @@ def read_input(source: str | None, sample: str) -> str:
     """The text that an argument stands for: a file's, where there is one of that name. Raises typer.BadParameter."""
     if source is None:
         return sample
-    text = sys.stdin.read() if source == "-" else _file_text(source)
+    text = _decoded(sys.stdin.buffer.read()) if source == "-" else _file_text(source)
     if not text.strip():
         raise typer.BadParameter("there is no text in it")
     if not _is_unicode(text):
@@ -85,11 +85,20 @@ async def _run(run: Run, text: str, client: AsyncJustitia) -> Result:
 
 
 def _file_text(source: str) -> str:
-    """The text of the file that `source` names, or `source` itself."""
+    """The text of the file that `source` names, or `source` itself. Raises typer.BadParameter for one of no use."""
+    file = Path(source)
+    is_file = False
     with suppress(OSError, ValueError):  # too long for a name, or with characters that no name has
-        if Path(source).is_file():
-            return Path(source).read_text(encoding="utf-8", errors="surrogateescape")
-    return source
+        is_file = file.is_file()
+    try:
+        return _decoded(file.read_bytes()) if is_file else source
+    except OSError as error:
+        raise typer.BadParameter(f"{source}: {error.strerror or error}") from None
+
+
+def _decoded(read: bytes) -> str:
+    """A text with the lines of this system; bytes that are no UTF-8 become characters that are no Unicode."""
+    return read.decode("utf-8", "surrogateescape").replace("\r\n", "\n")
 
 
 def _is_unicode(text: str) -> bool:

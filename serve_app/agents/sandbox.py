@@ -3,9 +3,9 @@
 What it protects from: loops without end, memory and output without bound, and every touch of the machine. The code can
 open no file, start no process or thread, make no connection and send no signal; its environment is empty, and it may
 import only what `sandboxed.MODULES` names. What it does not protect from: mistakes in the kernel or in the interpreter,
-and two cores' worth of patience, for it may compute for CPU_S seconds. It is made for code that is wrong, not for code
-of an enemy who has the time to look for such mistakes; for that, use a virtual machine. Linux on x86-64 and ARM64 only:
-elsewhere nothing is run, and the outcome says so.
+and the load on a core, for it may compute for `sandboxed.CPU_S` seconds. It is made for code that is wrong, not for
+code of an enemy who has the time to look for such mistakes; for that, use a virtual machine. Linux on x86-64 and ARM64
+only: elsewhere nothing is run, and the outcome says so.
 """
 
 from __future__ import annotations
@@ -59,14 +59,15 @@ async def run_python(source: str, wall_s: float = WALL_S) -> SandboxRun:
             env={},
             start_new_session=True,
         )
+        output = bytearray()
         try:
             async with asyncio.timeout(wall_s):
-                output = await _conversation(process, source.encode("utf-8", "replace"))
+                await _converse(process, source.encode("utf-8", "replace"), output)
                 if len(output) > OUTPUT_BYTES:
                     return SandboxRun(False, _text(output), "stopped after too much output")
                 status = await process.wait()
         except TimeoutError:
-            return SandboxRun(False, "", f"stopped after {wall_s:g} s")
+            return SandboxRun(False, _text(output), f"stopped after {wall_s:g} s")
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -74,22 +75,17 @@ async def run_python(source: str, wall_s: float = WALL_S) -> SandboxRun:
     return SandboxRun(status == sandboxed.FINISHED, _text(output), _REASONS.get(status, f"ended with status {status}"))
 
 
-async def _conversation(process: asyncio.subprocess.Process, source: bytes) -> bytes:
-    """Send the source, and read the output to its end or beyond OUTPUT_BYTES."""
+async def _converse(process: asyncio.subprocess.Process, source: bytes, output: bytearray) -> None:
+    """Send the source, and add what it writes to `output`, to its end or beyond OUTPUT_BYTES."""
     assert process.stdin is not None
     assert process.stdout is not None
     with suppress(ConnectionError):
         process.stdin.write(source)
         await process.stdin.drain()
     process.stdin.close()
-    output = b""
-    while len(output) <= OUTPUT_BYTES:
-        piece = await process.stdout.read(READ_BYTES)
-        if not piece:
-            return output
+    while len(output) <= OUTPUT_BYTES and (piece := await process.stdout.read(READ_BYTES)):
         output += piece
-    return output
 
 
-def _text(output: bytes) -> str:
+def _text(output: bytearray) -> str:
     return output[:OUTPUT_BYTES].decode("utf-8", "replace")

@@ -20,7 +20,8 @@ VOTERS = 5
 
 THINK = "{question}\n\nThink step by step, and end with the answer alone on the last line."
 COMPARE = (
-    "Five students answered a question.\n\n{{think}}\n\nWhich answer do most of them end with? Answer with it alone."
+    f"{VOTERS} students answered a question."
+    "\n\n{{think}}\n\nWhich answer do most of them end with? Answer with it alone."
 )
 SAMPLE = (
     "A baker has 3 trays with 12 rolls each. She sells 20 rolls in the morning and bakes 8 more at noon. "

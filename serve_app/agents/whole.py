@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from serve_app.client import AsyncJustitia, AsyncSubmitted, CallTrace, JustitiaError
+from serve_app.client_errors import reading
 
 CANCEL_S = 10.0
 
@@ -30,11 +32,14 @@ def chat_call(name: str, prompt: str, max_tokens: int, after: tuple[str, ...] = 
 
 def literal(text: str) -> str:
     """Somebody's text for a prompt of a document, where two braces would stand for another call's output."""
-    return text.replace("{{", "{ {")
+    return re.sub(r"\{(?=\{)", "{ ", text)
 
 
 async def run_whole(client: AsyncJustitia, application_type: str, calls: list[dict[str, Any]]) -> Whole:
-    """Run an application of these calls. Raises JustitiaError when it is refused or does not finish."""
+    """Run an application of these calls. Raises JustitiaError when it is refused or does not finish.
+
+    Whoever is cancelled here, even before the service has answered, cancels the application there.
+    """
     submitted = await client.submit({"application_type": application_type, "calls": calls})
     try:
         times = await _times(submitted)
@@ -44,11 +49,12 @@ async def run_whole(client: AsyncJustitia, application_type: str, calls: list[di
             async with asyncio.timeout(CANCEL_S):
                 await submitted.cancel()
         raise
-    if status["state"] != "finished":
-        raise JustitiaError(f"the application is {status['state']}: {status['error'] or 'no reason is known'}")
-    ended = {call["name"]: call for call in status["calls"]}
-    traces = [_trace(call, ended[call["name"]], times, status["created_s"]) for call in calls]
-    return Whole({name: call["outputs"] for name, call in ended.items()}, tuple(traces))
+    with reading(status):
+        if status["state"] != "finished":
+            raise JustitiaError(f"the application is {status['state']}: {status['error'] or 'no reason is known'}")
+        ended = {call["name"]: call for call in status["calls"]}
+        traces = [_trace(call, ended[call["name"]], times, status["created_s"]) for call in calls]
+        return Whole({name: call["outputs"] for name, call in ended.items()}, tuple(traces))
 
 
 async def _times(submitted: AsyncSubmitted) -> dict[tuple[str, str], float]:
@@ -56,10 +62,11 @@ async def _times(submitted: AsyncSubmitted) -> dict[tuple[str, str], float]:
     times: dict[tuple[str, str], float] = {}
     async with aclosing(submitted.events()) as events:
         async for event in events:
-            if event["event"] == "application_ended":
-                break
-            if "call" in event:
-                times[event["event"], event["call"]] = event["time_s"]
+            with reading(event):
+                if event["event"] == "application_ended":
+                    break
+                if "call" in event:
+                    times[event["event"], event["call"]] = event["time_s"]
     return times
 
 

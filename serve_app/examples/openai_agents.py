@@ -1,6 +1,6 @@
 """Agents of the OpenAI Agents SDK: two advisers at a time, then one that weighs what they said.
 
-All of them speak through a client that is bound to one application, so that the service sees one run, not five calls.
+All of them speak through a client that is bound to one application, so that the service sees one run, not three calls.
 """
 
 from __future__ import annotations

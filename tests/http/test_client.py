@@ -161,6 +161,21 @@ async def test_a_cancelled_program_leaves_nothing_behind(service: Service) -> No
         assert (await client.get(names[0]))["state"] == "cancelled"
 
 
+async def test_a_submission_that_is_cancelled_leaves_nothing_behind(service: Service) -> None:
+    """At whatever moment: before the service has heard of it, while it answers, after it has."""
+    calls = [document_call(f"c{number}", 5_000) for number in range(3)]
+    async with client_of(service) as client:
+        for wait_s in (0.0, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064):
+            submission = asyncio.create_task(client.submit({"application_type": "taken-back", "calls": calls}))
+            await asyncio.sleep(wait_s)
+            submission.cancel()
+            with suppress(asyncio.CancelledError):
+                await (await submission).cancel()
+        await service.until_idle(within_s=5)
+        states = [each["state"] for each in await client.list() if each["application_type"] == "taken-back"]
+    assert set(states) <= {"cancelled"}, states
+
+
 async def test_sub_agents_are_a_part_of_their_root(service: Service) -> None:
     async def agent(client: AsyncJustitia) -> str:
         async with client.application("helper") as inner:

@@ -30,7 +30,9 @@ from serve_app.agents import (
 )
 from serve_app.agents.knowledge import Passages
 from serve_app.agents.result import InputError, Result
+from serve_app.agents.whole import literal
 from serve_app.client import JustitiaError
+from serve_app.prompt_templates import references
 from tests.scripted_service import Model, ScriptedService
 
 SUBMITTED_WHOLE = {"map_reduce_summarization", "document_merging", "self_consistency"}
@@ -77,8 +79,7 @@ async def test_an_agent_whose_call_is_refused_says_so_and_cancels_its_applicatio
     async with service.client() as client:
         with pytest.raises(JustitiaError, match="no room"):
             await import_module(f"serve_app.agents.{name}").run(client)
-    if name not in SUBMITTED_WHOLE:
-        assert list(service.endings.values()) == ["cancelled"]
+    assert list(service.endings.values()) == ["failed" if name in SUBMITTED_WHOLE else "cancelled"]
 
 
 def test_every_agents_file_is_short() -> None:
@@ -117,6 +118,13 @@ async def test_braces_in_a_text_stay_text() -> None:
     _, service = await played(map_reduce_summarization, lambda stage, prompt: "secret", "See {{map1}} and {{x}}.")
     assert len(service.asked) == 1
     assert "secret" not in service.asked[0][1]
+
+
+@given(st.lists(st.sampled_from(["{", "}", "{{", "}}", "map1", "{{{map1}}}", " "]), max_size=20).map("".join))
+def test_nobodys_text_refers_to_another_call(text: str) -> None:
+    written = literal(text)
+    assert references(written) == []
+    assert written.replace(" ", "") == text.replace(" ", "")
 
 
 async def test_a_text_of_too_many_parts_is_refused_before_anything_is_sent() -> None:
@@ -336,13 +344,14 @@ async def test_a_household_is_named_by_a_number() -> None:
 
 
 @pytest.mark.parametrize("name", AGENTS)
-async def test_an_agent_that_is_cancelled_cancels_its_application(name: str) -> None:
+@pytest.mark.parametrize("silent", [("/completions", "/events"), ("/applications",)], ids=["running", "beginning"])
+async def test_an_agent_that_is_cancelled_cancels_its_application(name: str, silent: tuple[str, ...]) -> None:
     service = ScriptedService(lambda stage, prompt: "true")
     asked = asyncio.Event()
     answer = service.handle_async_request
 
     async def never(request: Any) -> Any:
-        if request.url.path.endswith(("/completions", "/events")):
+        if request.url.path.endswith(silent):
             asked.set()
             await asyncio.Event().wait()
         return await answer(request)

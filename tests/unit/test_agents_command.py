@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import runpy
 import sys
@@ -36,7 +37,7 @@ def service(monkeypatch: pytest.MonkeyPatch) -> ScriptedService:
     return service
 
 
-def run(*arguments: str, given: str | None = None) -> Result:
+def run(*arguments: str, given: str | bytes | None = None) -> Result:
     return CliRunner(env={"COLUMNS": "160"}).invoke(app, ["agent", *arguments], input=given)
 
 
@@ -84,6 +85,33 @@ def test_what_an_agent_cannot_work_on_is_refused_in_words(service: ScriptedServi
     broken.write_bytes(b"\xff\xfe")
     assert "not UTF-8" in run(NAME, str(broken)).stderr
     assert "not UTF-8" in run(NAME, "x\udcff").stderr
+
+
+def test_what_cannot_be_read_is_refused_in_words(
+    service: ScriptedService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked = tmp_path / "locked"
+    locked.write_text("2 + 2 = 5")
+
+    def refuse(_: Path) -> bytes:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", refuse)  # who tests as root may read all files
+        refused = run(NAME, str(locked))
+    assert (refused.exit_code, service.asked) == (2, [])
+    assert "locked: Permission denied" in " ".join(refused.stderr.split())
+    broken = run(NAME, "-", given=b"2 + 2 = 5 \xff\xfe")
+    assert (broken.exit_code, service.asked) == (2, [])
+    assert "not UTF-8" in broken.stderr
+
+
+def test_lines_may_end_as_on_another_system(service: ScriptedService, tmp_path: Path) -> None:
+    text = b"def f():\r\n    return 1\r\n\r\n# tests\r\nassert f() == 1\r\n"
+    file = tmp_path / "code.txt"
+    file.write_bytes(text)
+    for result in (run("code_checking", str(file)), run("code_checking", "-", given=text)):
+        assert result.exit_code == 0, result.output
 
 
 @pytest.mark.parametrize(

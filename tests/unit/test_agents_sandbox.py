@@ -105,8 +105,9 @@ async def test_a_loop_without_end_is_stopped() -> None:
 
 
 async def test_waiting_is_stopped_and_so_is_everything_of_it() -> None:
-    run = await run_python("import time\ntime.sleep(1000)", 0.5)
-    assert run.stopped == "stopped after 0.5 s"
+    run = await run_python("import time\nprint('waiting', flush=True)\ntime.sleep(1000)", 2.0)
+    assert (run.finished, run.stopped) == (False, "stopped after 2 s")
+    assert run.output == "waiting\n"
     assert not [child for child in psutil.Process().children() if "sandboxed.py" in " ".join(child.cmdline())]
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import threading
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from typing import Any
 
 import httpx
 import pytest
 
-from serve_app import client_transport
-from serve_app.client import AsyncJustitia, Justitia, JustitiaError, JustitiaUnreachable
+from serve_app import client_async, client_transport
+from serve_app.client import AsyncApplication, AsyncJustitia, Justitia, JustitiaError, JustitiaUnreachable
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -86,6 +88,31 @@ def events(*numbers: int, last: str = "call_ended", broken: bool = False) -> htt
     return httpx.Response(200, content=lines())
 
 
+async def in_one_piece(app: AsyncApplication) -> str:
+    return (await app.chat("Hi")).text
+
+
+async def piece_by_piece(app: AsyncApplication) -> str:
+    async with aclosing(app.stream("Hi")) as pieces:
+        return "".join([piece async for piece in pieces])
+
+
+Inference = Callable[[AsyncApplication], Awaitable[str]]
+
+
+def said(ask: Inference) -> httpx.Response:
+    """The answer `yes`, as it is asked for."""
+    if ask is in_one_piece:
+        return ok(ANSWER)
+    chunk = {"choices": [{"index": 0, "delta": {"content": "yes"}}]}
+    return httpx.Response(200, text=f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n")
+
+
+async def breaking_off() -> AsyncIterator[bytes]:
+    yield b'data: {"choices": [{"index": 0, "delta": {"content": "y"}}]}\n\n'
+    raise lost()
+
+
 async def collected(client: AsyncJustitia, after: int = 0) -> list[int]:
     async with aclosing(client.events("a", after)) as stream:
         return [event["id"] async for event in stream]
@@ -140,13 +167,31 @@ async def test_an_answer_that_does_not_come_ends_with_its_time() -> None:
         await client.scheduler()
 
 
-async def test_questions_endings_and_inferences_are_asked_again() -> None:
+async def test_questions_and_endings_are_asked_again() -> None:
     for ask in ("get", "cancel", "close", "explain"):
         service = Service(lost(), ok({}))
         async with service.client() as client:
             await getattr(client, ask)("a/b")
         assert len(service.asked) == 2
         assert "a%2Fb" in str(service.asked[0].url)
+
+
+@pytest.mark.parametrize("ask", [in_one_piece, piece_by_piece])
+async def test_an_inference_whose_answer_had_not_begun_is_asked_again(ask: Inference) -> None:
+    service = Service(httpx.Response(201, json={}), lost(), said(ask), ok({}))
+    async with service.client() as client, client.application("kind") as app:
+        assert await ask(app) == "yes"
+    assert service.paths[1:3] == ["POST /v1/chat/completions"] * 2
+    assert service.body(1) == service.body(2)
+    assert len(app.calls) == 1
+
+
+async def test_a_stream_that_had_begun_is_not_asked_again() -> None:
+    service = Service(httpx.Response(201, json={}), httpx.Response(200, content=breaking_off()), ok({}))
+    async with service.client() as client, client.application("kind") as app:
+        with pytest.raises(JustitiaUnreachable, match="broke off"):
+            await piece_by_piece(app)
+    assert service.paths[1:] == ["POST /v1/chat/completions", f"POST /v1/applications/{app.id}/close"]
 
 
 async def test_an_application_with_its_owners_id_is_not_submitted_twice() -> None:
@@ -182,6 +227,52 @@ async def test_something_else_that_answers_is_no_service() -> None:
     async with Service(httpx.Response(200, text="hello")).client() as client:
         with pytest.raises(JustitiaUnreachable, match="hello"):
             await client.scheduler()
+
+
+ELSEWHERE = (
+    "{}",
+    "[]",
+    "7",
+    '{"choices": []}',
+    '{"choices": [{}]}',
+    '{"choices": [3], "data": [3], "id": 1}',
+    '{"choices": {"a": 1}, "data": {"a": 1}}',
+    "data: x",
+    "data: []",
+    "data: {}",
+    'data: {"choices": 3, "id": "x"}',
+    'data: {"choices": [{}], "id": []}',
+)
+
+
+@pytest.mark.parametrize("text", ELSEWHERE)
+async def test_an_answer_of_another_shape_is_no_services(text: str) -> None:
+    service = Service(httpx.Response(200, text=text))
+    async with service.client() as client, AsyncJustitia(http=httpx.MockTransport(service)) as asking:
+        for question in (client.list(), asking.model_name(), collected(client)):
+            with pytest.raises(JustitiaUnreachable, match="somebody answers, but not as this service does"):
+                await question
+
+
+@pytest.mark.parametrize("text", ELSEWHERE)
+async def test_an_inference_of_another_shape_is_no_services(text: str) -> None:
+    elsewhere = httpx.Response(200, text=text)
+    service = Service(httpx.Response(201, json={}), elsewhere, elsewhere, ok({}))
+    async with service.client() as client, client.application("kind") as app:
+        with pytest.raises(JustitiaUnreachable, match="somebody answers, but not as this service does"):
+            await app.chat("Hi")
+        with pytest.raises(JustitiaError, match=r"somebody answers, but not as this service does|broke off"):
+            await piece_by_piece(app)
+    assert app.calls == []
+
+
+@pytest.mark.parametrize("error", ["gone", {"message": "gone"}, {"code": "gone"}, ["gone"]])
+async def test_an_error_in_a_stream_is_shown_whatever_its_shape(error: Any) -> None:
+    stream = httpx.Response(200, text=f"data: {json.dumps({'error': error})}\n\n")
+    service = Service(httpx.Response(201, json={}), stream, ok({}))
+    async with service.client() as client, client.application("kind") as app:
+        with pytest.raises(JustitiaError, match="gone"):
+            await piece_by_piece(app)
 
 
 @pytest.mark.parametrize(
@@ -423,6 +514,46 @@ async def test_a_beginning_that_is_cancelled_is_taken_back() -> None:
     assert asked == ["POST", "DELETE"]
 
 
+@pytest.mark.parametrize(("named", "asked"), [({}, ["POST", "DELETE"]), ({"application_id": "mine"}, ["POST"])])
+async def test_a_submission_that_is_cancelled_is_taken_back(named: dict[str, str], asked: list[str]) -> None:
+    begun = asyncio.Event()
+    requests: list[httpx.Request] = []
+
+    async def slow(request: httpx.Request) -> httpx.Response:
+        requests.append(request)
+        if request.method == "POST":
+            begun.set()
+            await asyncio.Event().wait()
+        return ok({})
+
+    async with AsyncJustitia("http://service", http=httpx.MockTransport(slow)) as client:
+        submission = asyncio.create_task(client.submit({**named, "calls": []}))
+        await begun.wait()
+        submission.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await submission
+    assert [request.method for request in requests] == asked
+    application_id = json.loads(requests[0].content)["application_id"]
+    assert all(request.url.path == f"/v1/applications/{application_id}" for request in requests[1:])
+
+
+async def test_taking_back_waits_no_longer_than_it_should(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_async, "END_S", 0.05)
+    begun = asyncio.Event()
+
+    async def silent(_: httpx.Request) -> httpx.Response:
+        begun.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with AsyncJustitia("http://service", http=httpx.MockTransport(silent)) as client:
+        submission = asyncio.create_task(client.submit({"calls": []}))
+        await begun.wait()
+        submission.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await submission
+
+
 async def test_applications_of_two_programs_and_two_clients_do_not_meet() -> None:
     service, other = Service(ok({})), Service(ok({}))
     async with service.client() as client, other.client() as second:
@@ -587,6 +718,6 @@ async def pause() -> None:
 
 
 def _interrupt_main() -> None:
-    import signal
-
+    """As Ctrl-C does, once the main thread waits: a signal just before it begins to wait would not wake it."""
+    time.sleep(0.2)
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from starlette.types import Send
 from typer.testing import CliRunner
 
 from scheduler.sim.workload import TraceApplication, read_workload, write_application
-from serve_app import recorder_server
+from serve_app import recorder_calls, recorder_server
 from serve_app.cli import record
 from serve_app.cli.main import app
 from serve_app.cli.record import save, summary
-from serve_app.recorder import MAX_PROMPT_CHARS, Answered, Asked, Evidence, Recorder
+from serve_app.recorder import MAX_PROMPT_CHARS, Evidence, Recorder
+from serve_app.recorder_calls import MAX_MARK_CHARS, MAX_MARKS, Answered, Asked, bits, marks_of
 from serve_app.recorder_proxy import RecordingProxy
+from serve_app.recorder_reading import Told
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -88,6 +91,49 @@ def test_by_time_alone_quotations_do_not_count() -> None:
     assert edges(only(recorder))["call-3"] == ("call-1", "call-2")
 
 
+def test_the_beginning_of_a_long_answer_is_looked_for() -> None:
+    recorder = Recorder()
+    long = "".join(str(number) for number in range(1_000))
+    for text in (long, "0" * 1_000):
+        (mark,) = marks_of({0: f"  {text}"}, [])
+        assert (len(mark), text.startswith(mark)) == (MAX_MARK_CHARS, True)
+        run(recorder, 0, 1, says=mark)
+    run(recorder, 2, 3, texts=f"as was said: {long[:600]} and so on")
+    assert edges(only(recorder))["call-3"] == ("call-1",)
+
+
+def test_the_latest_answers_are_looked_for_and_no_more_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder()
+    for number in range(MAX_MARKS + 5):
+        run(recorder, 0, 1, says=f"answer number {number:05d}")
+    (application,) = recorder._all
+    assert len(application._marks) == MAX_MARKS
+    assert all(call.answered is not None and call.answered.marks == () for call in application.calls)
+    prompt = f"answer number {MAX_MARKS:05d}, answer number {MAX_MARKS + 4:05d}, answer number 00003"
+    quoted = application.quoted_by(Asked(asked_s=2, texts=prompt, prompt=""))
+    assert list(bits(quoted)) == [MAX_MARKS, MAX_MARKS + 4]
+    monkeypatch.setattr(recorder_calls, "MAX_LOOKED_THROUGH_CHARS", 3 * len(prompt))
+    quoted = application.quoted_by(Asked(asked_s=2, texts=prompt, prompt=""))
+    assert list(bits(quoted)) == [MAX_MARKS + 4]
+
+
+def test_of_an_application_that_has_ended_no_answer_is_kept() -> None:
+    recorder = Recorder(idle_s=10)
+    for name in ("ended", "slow", "running"):
+        run(recorder, 0, 1, says="a long enough answer", application_id=name)
+    under_way = recorder.begin(asked_at(2, "running"))
+    with recorder.expected(asked_at(9, "slow")):
+        run(recorder, 18, 19, application_id="other")
+        assert [len(application._marks) for application in recorder._all] == [1, 1, 1, 0]
+    run(recorder, 20, 21, application_id="other")
+    assert [len(application._marks) for application in recorder._all] == [0, 0, 1, 0]
+    assert under_way is not None
+    under_way.answer(30, Answered(prompt_tokens=1, output_tokens=1))
+    run(recorder, 50, 51, application_id="other")
+    assert not any(application._marks for application in recorder._all)
+    assert len(recorder._resting) == 1
+
+
 TIMES = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 5)), min_size=1, max_size=12)
 
 
@@ -132,6 +178,36 @@ def test_one_with_a_call_under_way_is_not_idle() -> None:
     assert long is not None
     long.answer(102, Answered(prompt_tokens=1, output_tokens=1))
     assert len(only(recorder).calls) == 2
+
+
+def asked_at(asked_s: float, name: str | None = None, group: str = "") -> Asked:
+    return Asked(asked_s=asked_s, texts="", prompt="", application_id=name, group=group)
+
+
+@pytest.mark.parametrize(
+    ("awaited", "applications"),
+    [
+        (None, 2),
+        (asked_at(5, "a"), 1),
+        (asked_at(12, "a"), 2),  # it was idle for too long then
+        (asked_at(25, "a"), 2),  # after the other
+        (asked_at(5, "b"), 2),
+        (asked_at(5), 2),
+        (asked_at(5, "a", "k"), 2),
+        (asked_at(5, "a-child"), 1),  # the service has said whose part it is
+    ],
+)
+def test_one_with_a_call_at_the_service_is_not_idle(awaited: Asked | None, applications: int) -> None:
+    recorder = Recorder(idle_s=10)
+    child = recorder.begin(asked_at(0, "a-child"), "a")
+    assert child is not None
+    child.answer(1, Answered(prompt_tokens=1, output_tokens=1))
+    with nullcontext() if awaited is None else recorder.expected(awaited):
+        run(recorder, 20, 21, application_id="a")
+    assert len(recorder.applications()) == applications
+    run(recorder, 60, 61, application_id="a")
+    assert len(recorder.applications()) == applications + 1
+    assert not recorder._awaited
 
 
 def test_the_service_says_whose_a_call_is_and_keys_do_not_mix() -> None:
@@ -219,6 +295,7 @@ class Upstream:
         self.asked: list[httpx.Request] = []
         self.left = asyncio.Event()
         self.begun = asyncio.Event()
+        self.goes_on = asyncio.Event()
         self.says: str | None = None
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:
@@ -233,6 +310,9 @@ class Upstream:
         body = json.loads(request.content)
         if self.says is not None:
             return httpx.Response(200, content=_parts(self.says.encode()))
+        if body.get("prompt") == "wait":
+            self.begun.set()
+            await self.goes_on.wait()
         if body.get("prompt") == "refuse":
             return _json({"error": {}}, 429, {"retry-after": "3"})
         if body.get("stream"):
@@ -304,6 +384,44 @@ async def test_answers_pass_as_they_are_and_are_recorded() -> None:
     assert application.application_id == "a"
     assert edges(application) == {"call-1": (), "more-1": ("call-1",)}
     assert (application.calls[0].output_tokens, application.calls[0].sequences) == (2, 2)
+
+
+async def test_a_sibling_of_a_long_call_begins_no_application() -> None:
+    proxied = Proxied()
+    await proxied.complete(application_id="a")
+    long = asyncio.create_task(proxied.complete(prompt="wait", application_id="a", stage="long"))
+    await asyncio.wait_for(proxied.upstream.begun.wait(), 5)
+    proxied.now_s += 100.0
+    await proxied.complete(application_id="a", stage="sibling")
+    proxied.upstream.goes_on.set()
+    await long
+    assert edges(only(proxied.recorder)) == {"call-1": (), "sibling-1": ("call-1",), "long-1": ("call-1",)}
+    proxied.now_s += 100.0
+    await proxied.complete(application_id="a")
+    assert [len(application.calls) for application in proxied.recorder.applications()] == [3, 1]
+
+
+async def test_a_long_call_whose_client_has_left_is_waited_for_no_longer() -> None:
+    proxied = Proxied()
+    await proxied.complete(application_id="a")
+    body = {"prompt": "wait", "application_id": "a"}
+    await asyncio.wait_for(_asgi(proxied.proxy, body, proxied.upstream.begun), 5)
+    proxied.now_s += 100.0
+    await proxied.complete(application_id="a")
+    assert len(proxied.recorder.applications()) == 2
+    assert not proxied.recorder._awaited
+
+
+async def test_of_a_long_stream_only_the_beginning_is_kept() -> None:
+    async def parts() -> AsyncIterator[bytes]:
+        for word in ("  ", *(f"{number} " for number in range(5_000))):
+            yield _event({"choices": [{"index": 0, "delta": {"content": word}}]})
+
+    told, most = Told(), 0
+    async for _ in told.listen(parts(), streams=True, hides_usage=False):
+        most = max(most, sum(map(len, told._texts.values())))
+    assert most == MAX_MARK_CHARS
+    assert told._texts[0].startswith("0 1 2 3 ")
 
 
 @pytest.mark.parametrize("asks", [True, False])
@@ -390,7 +508,26 @@ async def test_a_client_that_leaves_takes_its_request_with_it() -> None:
     assert dict(proxied.recorder.left_out) == {"broke off": 1}
 
 
-async def _asgi(proxy: RecordingProxy, body: dict[str, Any], until: asyncio.Event) -> None:
+async def test_a_call_has_ended_when_its_client_has_left_while_it_was_written_to() -> None:
+    """No matter when the rest of the answer is thrown away: nothing is left to the garbage collector."""
+    proxied, writing = Proxied(), asyncio.Event()
+    held: list[BaseException] = []
+
+    async def stuck(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            writing.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError as error:
+                held.append(error)  # and with it the frames that it went through
+                raise
+
+    await asyncio.wait_for(_asgi(proxied.proxy, {"prompt": "p", "stream": True}, writing, stuck), 5)
+    assert dict(proxied.recorder.left_out) == {"broke off": 1}
+    assert held
+
+
+async def _asgi(proxy: RecordingProxy, body: dict[str, Any], until: asyncio.Event, send: Send | None = None) -> None:
     """A client that leaves as soon as `until` is set."""
     messages = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
 
@@ -400,11 +537,11 @@ async def _asgi(proxy: RecordingProxy, body: dict[str, Any], until: asyncio.Even
         await until.wait()
         return {"type": "http.disconnect"}
 
-    async def send(_: Any) -> None:
+    async def read(_: Any) -> None:
         await asyncio.sleep(0)
 
     scope = {"type": "http", "method": "POST", "path": "/v1/completions", "query_string": b"", "headers": []}
-    await proxy(scope, receive, send)
+    await proxy(scope, receive, send or read)
 
 
 # ---- the command
