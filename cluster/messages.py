@@ -8,10 +8,11 @@ sender introduces itself again.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from scheduler.actions import Action, Grant
 from scheduler.events import CallFailed, CallFinished, CallLost, CallStarted, CallStopped, Event
-from scheduler.types import EngineLimits
+from scheduler.types import ApplicationRecord, EngineLimits
 
 LeaseFact = CallStarted | CallFinished | CallStopped | CallFailed | CallLost
 
@@ -114,3 +115,11 @@ class CallRequest:
     query: bytes
     headers: tuple[tuple[bytes, bytes], ...]
     body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TenantApplications:
+    """A tenant's, oldest first: those in the system (`scheduler.explain.brief`), and the last that ended."""
+
+    inside: tuple[dict[str, Any], ...]
+    ended: tuple[ApplicationRecord, ...]

@@ -24,6 +24,7 @@ from cluster.messages import (
     ReportReply,
     Submission,
     SubmissionReply,
+    TenantApplications,
 )
 from cluster.scheduler_service import SchedulerService
 from cluster.settings import load_changed_settings, load_settings
@@ -94,6 +95,10 @@ class Scheduler:
     async def record(self, application_id: str) -> ApplicationRecord | None:
         """What became of an application that ended."""
         return self._service.record(application_id)
+
+    async def applications_of(self, tenant: str) -> TenantApplications:
+        """See `SchedulerService.applications_of`."""
+        return self._service.applications_of(tenant)
 
     async def check_health(self) -> None:
         """Fail when the core broke or time limits are no longer looked after: Serve then starts a fresh scheduler."""

@@ -19,6 +19,7 @@ from cluster.messages import (
     ReportReply,
     Submission,
     SubmissionReply,
+    TenantApplications,
 )
 from cluster.scheduler_actor import APPLICATION, DEPLOYMENT
 from scheduler.types import ApplicationRecord
@@ -73,4 +74,9 @@ class SchedulerClient:
     async def record(self, application_id: str) -> ApplicationRecord | None:
         """What became of an application that ended."""
         answer: ApplicationRecord | None = await self._handle.record.remote(application_id)
+        return answer
+
+    async def applications_of(self, tenant: str) -> TenantApplications:
+        """See `SchedulerService.applications_of`."""
+        answer: TenantApplications = await self._handle.applications_of.remote(tenant)
         return answer

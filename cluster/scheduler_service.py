@@ -36,6 +36,7 @@ from cluster.messages import (
     ReportReply,
     Submission,
     SubmissionReply,
+    TenantApplications,
 )
 from cluster.settings import SchedulerSettings
 from cluster.telemetry import SchedulerTelemetry, log_event
@@ -66,13 +67,14 @@ from scheduler.events import (
     SettingsChanged,
     TimePassed,
 )
-from scheduler.explain import explain, overview
+from scheduler.explain import brief, explain, overview
 from scheduler.lifecycle import CallState
 from scheduler.types import ApplicationRecord, CallKey
 
 logger = logging.getLogger("ray.serve")
 
 MAX_RECORDS = 10_000
+MOST_LISTED = 1_000
 MAX_EARLY_FACTS = 10_000
 ADOPTION_WAIT_S = 5.0
 VIEW_AGE_S = 3.0
@@ -377,6 +379,16 @@ class SchedulerService:
     def record(self, application_id: str) -> ApplicationRecord | None:
         """What became of an application that ended, among the last `MAX_RECORDS`."""
         return self._records.get(application_id)
+
+    def applications_of(self, tenant: str) -> TenantApplications:
+        """A tenant's applications, oldest first: those in the system, in brief, and what became of the last that ended.
+
+        At most `MOST_LISTED` of each, the newest.
+        """
+        inside = [one for one in self.core.applications.values() if one.spec.tenant == tenant]
+        ended = [record for record in self._records.values() if record.tenant == tenant]
+        shown = tuple(brief(self.core, one) for one in inside[-MOST_LISTED:])
+        return TenantApplications(shown, tuple(ended[-MOST_LISTED:]))
 
     def close(self) -> None:
         """Save what must outlive this scheduler; the V of a broken one was saved while it was sound."""

@@ -18,9 +18,12 @@ from numpy.typing import NDArray
 from scipy.stats import kendalltau
 
 from predictors.models import Asked, CostEstimate, PerTypeCostModel
+from predictors.targets import CEILING, FLOOR
 
 Array = NDArray[np.float64]
 
+ROUNDING = 1e-9
+"""A cost that went through its logarithm and back differs by less."""
 CALIBRATION_LEVELS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
 
@@ -58,9 +61,11 @@ def evaluate(estimates: Sequence[CostEstimate], types: Sequence[str], costs: Seq
     true = np.asarray(costs, dtype=float)
     if not np.all((true > 0) & np.isfinite(true)):
         raise ValueError("true costs must be finite and positive")
+    true = np.clip(true, FLOOR, CEILING)
     kinds = np.asarray(types, dtype=object)
     predicted = np.array([estimate.cost for estimate in estimates])
-    inside = np.array([one.low <= cost <= one.high for one, cost in zip(estimates, true, strict=True)])
+    low, high = np.array([(one.low, one.high) for one in estimates]).T
+    inside = (low * (1 - ROUNDING) <= true) & (true <= high * (1 + ROUNDING))
     sources: dict[str, int] = {}
     for estimate in estimates:
         sources[estimate.source.value] = sources.get(estimate.source.value, 0) + 1

@@ -24,10 +24,11 @@ from typing import Any, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.stats import norm
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
-from predictors.targets import clean_costs, cost_of
+from predictors.targets import FLOOR, clean_costs, cost_of
 from predictors.text_regressors import (
     LEAN_ON,
     USUAL_DEVIATION,
@@ -264,7 +265,7 @@ class PerTypeCostModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     def _fallback(self, log_cost: LogCost) -> float:
         """A cost for a model that says none: the type's typical one, or that of all that was learnt from."""
         typical = self.typical_.get(log_cost.application_type)
-        return math.exp(self.global_.regressor_.center_ if typical is None else typical.mean)
+        return cost_of(self.global_.regressor_.center_ if typical is None else typical.mean, FLOOR)[0]
 
 
 def _typical(name: str, logs: Array, prior: float) -> LogCost:
@@ -275,11 +276,16 @@ def _typical(name: str, logs: Array, prior: float) -> LogCost:
 
 
 def _calibrated(scores: Mapping[str, Array]) -> dict[str | None, Array]:
-    """Scores at LEVELS by type, each type's own mixed with `BORROWED` of everybody's; None: everybody's alone."""
-    everybody = np.concatenate([*scores.values()])
-    found: dict[str | None, Array] = {None: _weighted_quantiles(everybody, np.ones(len(everybody)))}
+    """Scores at LEVELS by type, each type's own mixed with `BORROWED` of everybody's; None: everybody's alone.
+
+    Everybody's hold LEAN_ON of a normal distribution's, so that a handful of rows does not say that nothing ever errs.
+    """
+    usual = norm.ppf(LEVELS)
+    everybody = np.concatenate([*scores.values(), usual])
+    weights = np.concatenate([np.ones(len(everybody) - len(usual)), np.full(len(usual), LEAN_ON / len(usual))])
+    found: dict[str | None, Array] = {None: _weighted_quantiles(everybody, weights)}
+    borrowed = weights * (BORROWED / weights.sum())
     for name, own in scores.items():
-        borrowed = np.full(len(everybody), BORROWED / len(everybody))
         found[name] = _weighted_quantiles(
             np.concatenate([own, everybody]), np.concatenate([np.ones(len(own)), borrowed])
         )

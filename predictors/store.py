@@ -13,9 +13,13 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import lzma
 import os
 import platform
+import stat
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +48,11 @@ DOCUMENT, ARRAYS = "model.json", "arrays.npz"
 MAX_BYTES = 2**30
 _ZIP_DATE = (1980, 1, 1, 0, 0, 0)
 KINDS = ("default", "mlp", "transformer")
+_UNREADABLE = (
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, tokenize.TokenError),
+    *(ValueError, SyntaxError, EOFError, OSError, RuntimeError, MemoryError),
+)
+"""What zipfile and numpy raise for archives that are damaged, encrypted, or promise more than memory can hold."""
 
 
 class ModelFileError(Exception):
@@ -67,6 +76,19 @@ def fingerprint(rows: Iterable[tuple[str, str, float]]) -> str:
     for row in rows:
         digest.update(json.dumps(row).encode())
     return digest.hexdigest()
+
+
+def check_replaceable(directory: Path) -> None:
+    """Raises ModelFileError where a `model.json` stands that is no predictor of any version: it is somebody else's."""
+    path = directory / DOCUMENT
+    if not path.exists():
+        return
+    try:
+        document = json.loads(_bytes(path))
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise ModelFileError(f"{path}: not a {FORMAT}, so that it is not replaced")
 
 
 def save(predictor: TrainedPredictor, directory: Path) -> None:
@@ -133,7 +155,7 @@ def _regressor_class(kind: str) -> type[RestorableRegressor]:
 
 def _document(path: Path) -> dict[str, Any]:
     try:
-        document = json.loads(_bytes(path))
+        document = json.loads(_bytes(path), parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise ModelFileError(f"{path}: not JSON ({error})") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
@@ -144,9 +166,16 @@ def _document(path: Path) -> dict[str, Any]:
     return document
 
 
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number")
+
+
 def _bytes(path: Path) -> bytes:
     try:
-        if path.stat().st_size > MAX_BYTES:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise ModelFileError(f"{path}: not a file")
+        if found.st_size > MAX_BYTES:
             raise ModelFileError(f"{path}: larger than {MAX_BYTES} bytes")
         return path.read_bytes()
     except OSError as error:
@@ -173,7 +202,7 @@ def _unpacked(packed: bytes, path: Path) -> dict[str, Array]:
                 name.removesuffix(".npy"): np.load(io.BytesIO(archive.read(name)), allow_pickle=False)
                 for name in archive.namelist()
             }
-    except (zipfile.BadZipFile, ValueError, EOFError, OSError, NotImplementedError) as error:
+    except _UNREADABLE as error:
         raise ModelFileError(f"{path}: no arrays can be read ({error})") from error
     for name, array in arrays.items():
         if not isinstance(array, np.ndarray) or array.dtype != np.float64 or not np.all(np.isfinite(array)):

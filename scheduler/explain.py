@@ -1,6 +1,7 @@
 """Questions about a core, answered with plain values; nothing changes.
 
-`explain` answers "why does this application wait?"; `overview` is the state of the whole in a few numbers.
+`explain` answers "why does this application wait?"; `brief` is the little of it that a list shows; `overview` is the
+state of the whole in a few numbers.
 """
 
 from __future__ import annotations
@@ -49,23 +50,16 @@ def explain(core: SchedulerCore, application_id: str) -> dict[str, Any] | None:
     ahead = _ahead(core, application)
     first = _first(core, application)
     return {
-        "application_id": application_id,
-        "application_type": application.spec.application_type,
-        "tenant": application.spec.tenant,
-        "weight": application.spec.weight,
-        "state": _state(application),
+        **brief(core, application),
         "why": _why(core, application, len(ahead), first),
         "start_tag": application.start_tag,
-        "finish_tag": application.finish_tag,
         "virtual_time": core.virtual_time,
-        "predicted_cost": application.predicted_cost,
         "expected_cost": application.expected_cost,
         "served_cost": application.served_cost,
         "reference_service_left": core.reference.service_until(application.finish_tag),
         "gps_finish_after_s": None
         if application.gps_finish_s is None
         else application.gps_finish_s - application.arrival_s,
-        "waited_s": core.now_s - application.arrival_s,
         "calls_waiting": _count(application, CallState.READY),
         "calls_running": _count(application, CallState.RUNNING) + _count(application, CallState.GRANTED),
         "calls_blocked": _count(application, CallState.BLOCKED),
@@ -74,6 +68,20 @@ def explain(core: SchedulerCore, application_id: str) -> dict[str, Any] | None:
         "ahead": [
             {"application_id": other.application_id, "finish_tag": other.finish_tag} for other in ahead[:MOST_AHEAD]
         ],
+    }
+
+
+def brief(core: SchedulerCore, application: Application) -> dict[str, Any]:
+    """Of an application in the system, what costs nothing to say; costs are token-iterations, times seconds."""
+    return {
+        "application_id": application.spec.application_id,
+        "application_type": application.spec.application_type,
+        "tenant": application.spec.tenant,
+        "weight": application.spec.weight,
+        "state": _state(application),
+        "finish_tag": application.finish_tag,
+        "predicted_cost": application.predicted_cost,
+        "waited_s": core.now_s - application.arrival_s,
     }
 
 

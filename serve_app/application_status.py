@@ -6,9 +6,10 @@ has ended; that of one which came call by call is the scheduler's alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
+from cluster.messages import TenantApplications
 from scheduler.types import ApplicationRecord
 from serve_app.documents import ApplicationStatus
 from serve_app.tenants import bare_id, in_tenants_words
@@ -53,6 +54,17 @@ def status_from_explanation(explanation: Mapping[str, Any], now_s: float) -> App
     bare = bare_id(explanation["application_id"])
     created_s = now_s - explanation["waited_s"]
     return ApplicationStatus.model_validate({**fields, "application_id": bare, "created_s": created_s})
+
+
+def statuses_beside(known: TenantApplications, held: Collection[str], now_s: float) -> list[dict[str, Any]]:
+    """Statuses, without calls, of the scheduler's applications but for those that are `held`, by their bare ids.
+
+    One that runs under the name of one that ended hides it.
+    """
+    inside = [status_from_explanation(one, now_s) for one in known.inside]
+    running = {one.application_id for one in inside}
+    ended = [one for one in map(status_from_record, known.ended) if one.application_id not in running]
+    return [one.model_dump(exclude={"calls"}) for one in (*ended, *inside) if one.application_id not in held]
 
 
 def bare_explanation(explanation: Mapping[str, Any]) -> dict[str, Any]:

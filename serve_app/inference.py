@@ -32,8 +32,9 @@ from serve_app.token_counting import TokenCounter
 ANONYMOUS_APPLICATION = "~anonymous"
 """The application of requests that name none, with a suffix for those that have a key.
 
-No client can name it: it lies outside `documents.ID_PATTERN`.
+No client can give it to a call: it lies outside `documents.ID_PATTERN`. Answers say it, and it can be asked about.
 """
+ANONYMOUS_PATTERN = rf"{ANONYMOUS_APPLICATION}(\.[0-9a-f]{{12}})?"
 LONG_PROMPT_CHARACTERS = 1_000
 """From here on a model judges a prompt in a thread: it takes a millisecond for the longest."""
 _CONNECTION_HEADERS = frozenset({b"host", b"content-length", b"connection", b"transfer-encoding"})

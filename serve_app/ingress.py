@@ -32,13 +32,18 @@ from cluster.scheduler_client import SchedulerClient
 from cluster.scheduler_link import SchedulerLink
 from scheduler.actions import Refusal
 from scheduler.events import ApplicationCancelled, ApplicationClosed
-from serve_app.application_status import bare_explanation, status_from_explanation, status_from_record
+from serve_app.application_status import (
+    bare_explanation,
+    status_from_explanation,
+    status_from_record,
+    statuses_beside,
+)
 from serve_app.authentication import KeyCheck, Tenant
 from serve_app.cluster_errors import install_cluster_handlers, within_answer_time
 from serve_app.documents import ID_PATTERN, ApplicationDocument, parse_application
 from serve_app.errors import ApiError, engine_error, from_refusal, install_handlers
 from serve_app.http_requests import bounded_body, forwarded_get, last_event_id, server_sent
-from serve_app.inference import CountedCall, Inference, forwarded_headers
+from serve_app.inference import ANONYMOUS_PATTERN, CountedCall, Inference, forwarded_headers
 from serve_app.inference_request import InferenceRequest, parse_inference
 from serve_app.live_predictor import LivePredictor
 from serve_app.open_applications import OpenApplications, new_id
@@ -79,6 +84,13 @@ def _named(application_id: str, tenant: str) -> str:
     if re.fullmatch(ID_PATTERN, application_id) is None:
         _raise_unknown(application_id)
     return scoped_id(tenant, application_id)
+
+
+def _seen(application_id: str, tenant: str) -> str:
+    """As `_named`, for questions alone: also the names that answers give to traffic which names no application."""
+    if re.fullmatch(ANONYMOUS_PATTERN, application_id) is not None:
+        return scoped_id(tenant, application_id)
+    return _named(application_id, tenant)
 
 
 def _raise_unknown(application_id: str) -> NoReturn:
@@ -150,20 +162,26 @@ class Ingress:
 
     async def get_application(self, application_id: str, tenant: str = DEFAULT_TENANT) -> dict[str, Any]:
         """Status and results of an application; its calls are None if it came call by call. Raises ApiError 404."""
-        named = _named(application_id, tenant)
+        named = _seen(application_id, tenant)
         if self._runner.holds(named):
             return self._runner.get(named).status().model_dump()
         if self._open.holds(named):
             return await self._open_application(named)
-        peer = await self._peers.holder(application_id, tenant)
+        nameable = re.fullmatch(ID_PATTERN, application_id) is not None
+        peer = await self._peers.holder(application_id, tenant) if nameable else None
         if peer is not None:
             status: dict[str, Any] = await within_answer_time(peer.get_application.remote(application_id, tenant))
             return status
         return await self._open_application(named)
 
     async def list_applications(self, tenant: str = DEFAULT_TENANT) -> list[dict[str, Any]]:
-        """A tenant's applications that ingresses hold, without their calls."""
-        return [*await self.local_applications(tenant), *await self._peers.applications(tenant)]
+        """A tenant's applications, without their calls: those that ingresses hold, then those that came call by call.
+
+        Of the latter, and of those that ingresses have forgotten, the newest that the scheduler knows.
+        """
+        held = [*await self.local_applications(tenant), *await self._peers.applications(tenant)]
+        known = await within_answer_time(self._scheduler.applications_of(tenant))
+        return [*held, *statuses_beside(known, {one["application_id"] for one in held}, wall_s())]
 
     async def local_applications(self, tenant: str = DEFAULT_TENANT) -> list[dict[str, Any]]:
         """A tenant's applications that this ingress holds, without their calls."""
@@ -189,7 +207,7 @@ class Ingress:
 
     async def explain_application(self, application_id: str, tenant: str = DEFAULT_TENANT) -> dict[str, Any]:
         """Why it waits, who is ahead of it, its tag and costs; its record once it has ended. Raises ApiError 404."""
-        named = _named(application_id, tenant)
+        named = _seen(application_id, tenant)
         explanation = await within_answer_time(self._scheduler.explain(named))
         if explanation is not None:
             return bare_explanation(explanation)
@@ -213,8 +231,9 @@ class Ingress:
 
     async def close_application(self, application_id: str, tenant: str = DEFAULT_TENANT) -> dict[str, Any]:
         """Say that an open application will send no more calls. Raises ApiError 404."""
+        named = _named(application_id, tenant)
         status = await self.get_application(application_id, tenant)
-        self._link.tell(ApplicationClosed(_named(application_id, tenant)))
+        self._link.tell(ApplicationClosed(named))
         return status
 
     async def scheduler_overview(self) -> dict[str, Any]:

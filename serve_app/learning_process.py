@@ -8,7 +8,8 @@ need a slot of the cluster and would send prompts through its object store.
 On the standard input come a line `{"train": N, "held_out": M, "min_held_out": K, "margin": X}` and then N + M lines in
 the form of `serve_app.training_data`; it stays open, and its end tells that nobody waits any more. On the standard
 output goes one line, the verdict; the model is in DIR by then. The exit status is 0 unless training failed, and then
-the last line of the standard error says why.
+the last line of the standard error says why. The model keeps the champion's types that have not come again
+(`predictors.inheritance`).
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ def _end_with_parent() -> None:
 def _train(
     train_rows: list[Any], held_out_rows: list[Any], header: dict[str, Any], out: Path, champion: Path | None
 ) -> dict[str, Any]:
+    from predictors.inheritance import inheriting
     from predictors.online import Contest, Observation, TypicalCosts
     from predictors.store import load, save
     from serve_app.training import ModelKind, train
@@ -72,8 +74,10 @@ def _train(
     judged_by = [one for one in map(parse_finished, held_out_rows) if one is not None]
     observations = [Observation(one.asked, one.cost) for one in learnt_from]
     held_out = [Observation(one.asked, one.cost) for one in judged_by]
-    present = TypicalCosts(observations) if champion is None else load(champion).costs
-    challenger = train(learnt_from, ModelKind.DEFAULT)
+    before = None if champion is None else load(champion)
+    present = TypicalCosts(observations) if before is None else before.costs
+    trained = train(learnt_from, ModelKind.DEFAULT)
+    challenger = trained if before is None else inheriting(trained, before)
     contest = Contest(header["min_held_out"], header["margin"])
     verdict = contest.judge(present, challenger.costs, held_out)
     save(challenger, out)

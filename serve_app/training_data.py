@@ -11,6 +11,7 @@ fault is a `TrainingDataError` that names the line.
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import zlib
 from collections.abc import Iterator, Sequence
@@ -89,7 +90,7 @@ def _applications(path: Path) -> Iterator[FinishedApplication]:
                     yield application
     except OSError as error:
         raise TrainingDataError(f"{path}: {error.strerror or error}") from error
-    except (KeyError, TypeError, ValueError, EOFError, zlib.error, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, EOFError, zlib.error, RecursionError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise TrainingDataError(f"{path}, line {max(1, number)}: {what}") from error
 
@@ -106,9 +107,9 @@ def _is_cut_off(line: str) -> bool:
 
 
 def _opened(path: Path) -> TextIO:
-    with path.open("rb") as file:
-        packed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
-    return gzip.open(path, "rt", encoding="utf-8-sig") if packed else path.open(encoding="utf-8-sig")
+    file = path.open("rb")
+    packed = file.peek(len(GZIP_MAGIC))[: len(GZIP_MAGIC)] == GZIP_MAGIC  # a pipe can be read once only
+    return io.TextIOWrapper(gzip.GzipFile(fileobj=file) if packed else file, encoding="utf-8-sig")
 
 
 def _finished(document: Any) -> bool:
@@ -119,6 +120,7 @@ def _finished(document: Any) -> bool:
 
 def _application(document: dict[str, Any]) -> FinishedApplication:
     kind, prompt = str(document["application_type"]), document.get("prompt") or ""
+    kind.encode()  # a lone surrogate can be neither shown nor kept
     if not isinstance(prompt, str):
         raise TypeError("prompt must be a text")
     tenant = str(document.get("tenant", "default"))

@@ -6,6 +6,7 @@ Exit codes are those of `justitia`: 1 nobody answers, 2 refused, 3 the applicati
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -26,6 +27,7 @@ InputArgument = Annotated[
     str | None,
     typer.Argument(metavar="INPUT", help="A file or a text; - reads stdin. Without it: a sample.", show_default=False),
 ]
+_FILE_NAME = re.compile(r"(?:/|\.{1,2}/|~/)\S+|\S+\.(?:txt|md|py|json|csv)")
 TraceOption = Annotated[bool, typer.Option("--trace", help="Show its calls over time.")]
 
 
@@ -52,6 +54,7 @@ def execute(run: Run, text: str, *, url: str, api_key: str | None, trace: bool, 
         client = AsyncJustitia(url, api_key)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+    http.require_service(url, api_key)
     try:
         result = asyncio.run(_run(run, text, client))
     except InputError as error:
@@ -86,12 +89,16 @@ async def _run(run: Run, text: str, client: AsyncJustitia) -> Result:
 
 def _file_text(source: str) -> str:
     """The text of the file that `source` names, or `source` itself. Raises typer.BadParameter for one of no use."""
+    if not source.strip():
+        return source
     file = Path(source)
-    is_file = False
+    exists = False
     with suppress(OSError, ValueError):  # too long for a name, or with characters that no name has
-        is_file = file.is_file()
+        exists = file.exists()
+    if not exists and _FILE_NAME.fullmatch(source) is None:
+        return source
     try:
-        return _decoded(file.read_bytes()) if is_file else source
+        return _decoded(file.read_bytes())
     except OSError as error:
         raise typer.BadParameter(f"{source}: {error.strerror or error}") from None
 

@@ -48,9 +48,13 @@ def claims(answer: str, text: str, most: int) -> list[str]:
 
 
 def verdict(text: str, words: Sequence[str]) -> str:
-    """Which of `words` (lower case) comes first; UNCLEAR when none does or it is negated."""
-    found = re.search(rf"\b(?:{'|'.join(map(re.escape, words))})\b", text, re.IGNORECASE)
+    """Which of `words` (lower case) comes first; UNCLEAR when none does, it is negated, or lines begin with several."""
+    any_word = "|".join(map(re.escape, words))
+    found = re.search(rf"\b(?:{any_word})\b", text, re.IGNORECASE)
     if found is None or _NEGATION.search(text[: found.start()]):
+        return UNCLEAR
+    begun = re.findall(rf"^\W*({any_word})\b", text, re.IGNORECASE | re.MULTILINE)
+    if len(set(map(str.lower, begun))) > 1:
         return UNCLEAR
     return found[0].lower()
 

@@ -94,16 +94,24 @@ def policies(
             simulated=simulated,
             config=load_config(config),
         )
-        with Bench(question, out, console) as bench:
-            calibration = bench.calibration()
-            console.print(calibration_line(calibration), soft_wrap=True, highlight=False)
-            compared = bench.compared()
+        calibration, compared = _run(question, out, console)
     _print(compared, calibration, as_json)
     with mistakes_in_words():
         if html is not None:
             _write_report(html, compared, str(workload), intensity)
     if any(one.errors for one in compared):
         raise typer.Exit(http.NOT_FINISHED)
+
+
+def _run(question: Question, out: Path, console: Console) -> tuple[Calibration, list[Compared]]:
+    try:
+        with Bench(question, out, console) as bench:
+            calibration = bench.calibration()
+            console.print(calibration_line(calibration), soft_wrap=True, highlight=False)
+            return calibration, bench.compared()
+    except KeyboardInterrupt:
+        http.complain(f"Interrupted. What has ended is kept in {out}: the same command goes on from there.")
+        raise
 
 
 def _print(compared: Sequence[Compared], calibration: Calibration, as_json: bool) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from serve_app.cli import http
@@ -153,7 +154,7 @@ def _table(predictor: TrainedPredictor, found: Evaluation) -> Table:
     for heading in ("applications", "learnt from", "mean error", "median error", "Kendall tau", "in 80 % interval"):
         table.add_column(heading, justify="right")
     for name, quality in found.by_type.items():
-        table.add_row(name, *_cells(quality, predictor.applications.get(name, 0)))
+        table.add_row(escape(name), *_cells(quality, predictor.applications.get(name, 0)))
     table.add_section()
     table.add_row("all", *_cells(found.overall, sum(predictor.applications.values())))
     return table

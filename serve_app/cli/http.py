@@ -66,6 +66,15 @@ def ask(url: str, method: str, path: str, body: object = None, *, api_key: str |
     return _parsed(answer, url)
 
 
+def require_service(url: str, api_key: str | None) -> None:
+    """End the command with 1, at once, when nobody answers at `url`; the Python client would be patient for minutes."""
+    try:
+        with make_client(url, api_key) as client:
+            client.get("/health")
+    except (httpx.TransportError, httpx.InvalidURL) as error:
+        end_unreachable(url, error)
+
+
 def end_unreachable(url: str, error: Exception) -> NoReturn:
     """End the command with 1: nobody answers at `url`, or the answer breaks off."""
     complain(f"Cannot reach the service at {url}: {error or type(error).__name__}")

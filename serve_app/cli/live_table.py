@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from serve_app.cli.http import application_path
@@ -59,7 +59,7 @@ async def watch(
 
 def progress_table(statuses: Iterable[Mapping[str, Any]]) -> Table:
     """One row an application: type, finish tag, calls done, state, seconds since its arrival."""
-    table = Table("application", "type", "finish tag", "calls", "state", "seconds")
+    table = Table(_ids(), "type", "finish tag", "calls", "state", "seconds")
     for status in statuses:
         state = str(status.get("state", ""))
         table.add_row(
@@ -80,7 +80,7 @@ def progress_line(application_id: str, status: Mapping[str, Any]) -> str:
 
 def final_table(statuses: Iterable[Mapping[str, Any]]) -> Table:
     """One row an application: its time, its time under fair sharing (GPS), the lag, and what it answered."""
-    table = Table("application", "type", "state", "took (s)", "fair share (s)", "lag (s)", "answer")
+    table = Table(_ids(), "type", "state", "took (s)", "fair share (s)", "lag (s)", "answer")
     for status in statuses:
         state = str(status.get("state", ""))
         table.add_row(
@@ -93,6 +93,11 @@ def final_table(statuses: Iterable[Mapping[str, Any]]) -> Table:
             Text(first_words(status.get("error") or answer_text(status))),
         )
     return table
+
+
+def _ids() -> Column:
+    """Ids whole, so that they can be copied."""
+    return Column("application", no_wrap=True)
 
 
 def answer_text(status: Mapping[str, Any]) -> str:

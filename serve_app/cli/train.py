@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -80,7 +81,7 @@ def train(
     justitia train --workload train.jsonl --learning-curve eval.jsonl --out model
     justitia train --workload train.jsonl --folds 5 --out model
     """
-    from predictors.store import save
+    from predictors.store import check_replaceable, save
     from serve_app.training import ModelKind
     from serve_app.training import train as train_on
     from serve_app.training_data import without_prompts
@@ -90,7 +91,9 @@ def train(
             raise ValueError(f"no model {model!r}; known: {', '.join(MODELS)}")
         if out.exists() and not out.is_dir():
             raise ValueError(f"--out {out}: not a directory")
+        check_replaceable(out)
         applications = _read(workload, limit_per_type)
+        judged_by = None if learning_curve is None else _read(learning_curve)
         if without_prompts(applications):
             http.complain("There are no prompts in it: costs are predicted by application type alone.")
         types = {one.asked.application_type for one in applications}
@@ -100,7 +103,7 @@ def train(
             save(predictor, out)
         except OSError as error:
             raise ValueError(f"--out {out}: {error.strerror or error}") from error
-        curve = [] if learning_curve is None else _curve(ModelKind(model), applications, learning_curve)
+        curve = [] if judged_by is None else _curve(ModelKind(model), applications, judged_by)
         left_out = None if folds is None else _left_out(ModelKind(model), applications, folds)
     _print(predictor, out, curve, left_out, as_json)
 
@@ -133,18 +136,19 @@ def _read(path: Path, limit_per_type: int | None = None) -> list[FinishedApplica
     return read_finished(path, limit_per_type)
 
 
-def _curve(kind: Any, applications: Sequence[FinishedApplication], path: Path) -> list[tuple[int, Evaluation]]:
+def _curve(
+    kind: Any, applications: Sequence[FinishedApplication], judged_by: Sequence[FinishedApplication]
+) -> list[tuple[int, Evaluation]]:
     from predictors.evaluation import learning_curve
     from serve_app.training import asked_and_costs, create_cost_model
 
-    held_out = asked_and_costs(_read(path))
     with progress_bar("learning curve", len(CURVE)) as advance:
 
         def create() -> Any:
             advance()
             return create_cost_model(kind)
 
-        return learning_curve(create, asked_and_costs(applications), held_out, CURVE)
+        return learning_curve(create, asked_and_costs(applications), asked_and_costs(judged_by), CURVE)
 
 
 def _left_out(kind: Any, applications: Sequence[FinishedApplication], folds: int) -> Evaluation:
@@ -183,7 +187,9 @@ def _print(
         return
     console = Console()
     count = sum(predictor.applications.values())
-    console.print(f"{predictor.kind}: {count:,} applications of {len(predictor.applications)} types, in {out}")
+    console.print(
+        f"{predictor.kind}: {count:,} applications of {len(predictor.applications)} types, in {escape(str(out))}"
+    )
     if predictor.costs.ignored_:
         console.print(f"{predictor.costs.ignored_:,} without a finite, positive cost taught nothing.")
     if curve:

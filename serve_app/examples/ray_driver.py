@@ -9,8 +9,10 @@ import asyncio
 import os
 from typing import Any
 
-import ray
 import typer
+
+os.environ.setdefault("RAY_AUTH_MODE", "token")  # read when Ray is imported
+import ray
 from ray import serve
 
 SERVICE = "justitia"
@@ -62,7 +64,6 @@ async def run() -> tuple[list[str], list[str]]:
 
 
 def main(address: str = "auto") -> None:
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
     ray.init(address=address)
     haiku, poem = asyncio.run(run())
     typer.echo("\n".join([*haiku, "", *poem]))

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import runpy
+import socket
 import sys
 from io import StringIO
 from pathlib import Path
@@ -34,6 +35,7 @@ def service(monkeypatch: pytest.MonkeyPatch) -> ScriptedService:
         return AsyncJustitia(url, api_key, http=service, max_retries=0)
 
     monkeypatch.setattr(command, "AsyncJustitia", client)
+    monkeypatch.setattr(command.http, "require_service", lambda url, api_key: None)
     return service
 
 
@@ -133,6 +135,31 @@ def test_failures_have_exit_codes(
     assert result.exit_code == exit_code
     assert words in result.stderr
     assert "Traceback" not in result.output
+
+
+def test_without_a_service_it_says_so_at_once() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # and does not listen
+        result = run(NAME, "--url", f"http://127.0.0.1:{unused.getsockname()[1]}")
+    assert result.exit_code == 1
+    assert "Cannot reach the service" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["no/such/../text.txt", "/no/such", "./none", "notes.md"])
+def test_a_file_that_is_not_there_is_no_text(service: ScriptedService, name: str) -> None:
+    refused = run(NAME, name)
+    assert (refused.exit_code, service.asked) == (2, [])
+    assert "No such file" in refused.stderr
+
+
+def test_a_folder_is_no_text(service: ScriptedService, tmp_path: Path) -> None:
+    refused = run(NAME, str(tmp_path))
+    assert (refused.exit_code, service.asked) == (2, [])
+    assert "Is a directory" in " ".join(refused.stderr.split())
+
+
+def test_what_only_looks_a_little_like_a_file_is_a_text(service: ScriptedService) -> None:
+    assert run(NAME, "6/3=2.").stdout.startswith("Equations: 1")
 
 
 @pytest.mark.parametrize("url", ["nowhere", "ftp://x"])

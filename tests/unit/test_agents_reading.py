@@ -44,6 +44,9 @@ def test_claims_are_about_the_text_or_are_its_sentences() -> None:
         ("That isn't really true", UNCLEAR),
         ("untrue", UNCLEAR),
         ("", UNCLEAR),
+        ("True: it shines.\nFalse: it does not.", UNCLEAR),
+        ("**false**: it is dark.\nIt would be true of the Sun.", "false"),
+        ("- true\n- True, indeed", "true"),
     ],
 )
 def test_verdicts(text: str, found: str) -> None:

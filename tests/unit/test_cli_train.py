@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -84,6 +86,62 @@ def test_prompts_left_out_are_judged_in_turn(folder: Path) -> None:
     assert 0 < said["left_out"]["mean_relative_error"] < 0.3
     assert said["left_out"]["kendall_tau"] > 0.8
     assert "On prompts left out" in run(*train)
+
+
+def test_nothing_is_trained_before_everything_is_known_to_be_there(folder: Path) -> None:
+    train = ("train", "--workload", folder / "train.jsonl", "--out", folder / "none")
+    assert "No such file" in run(*train, "--learning-curve", folder / "absent", code=2)
+    assert not (folder / "none").exists()
+
+
+@pytest.mark.parametrize("text", ['{"format": "somebody-else"}', "not JSON", "[]"])
+def test_what_is_somebody_elses_is_not_replaced(folder: Path, text: str) -> None:
+    place = folder / "theirs"
+    place.mkdir(exist_ok=True)
+    (place / "model.json").write_text(text)
+    assert "it is not replaced" in run("train", "--workload", folder / "train.jsonl", "--out", place, code=2)
+    assert (place / "model.json").read_text() == text
+    (place / "model.json").write_text('{"format": "justitia-predictor", "format_version": 0}')
+    run("train", "--workload", folder / "train.jsonl", "--out", place)
+
+
+def test_odd_names_are_shown_as_they_are(tmp_path: Path) -> None:
+    line = {"application_type": "[/x]", "prompt": "p", "calls": [{"name": "c", "prompt_tokens": 9, "output_tokens": 9}]}
+    (tmp_path / "w.jsonl").write_text(f"{json.dumps(line)}\n" * 3)
+    out = tmp_path / "[red]model"
+    assert "[red]model" in "".join(run("train", "--workload", tmp_path / "w.jsonl", "--out", out).split())
+    assert "[/x]" in run("evaluate", "--model", out, "--workload", tmp_path / "w.jsonl")
+
+
+def test_costs_that_never_differ_lie_in_their_interval(tmp_path: Path) -> None:
+    line = {"application_type": "a", "prompt": "p", "calls": [{"name": "c", "prompt_tokens": 9, "output_tokens": 9}]}
+    (tmp_path / "w.jsonl").write_text(f"{json.dumps(line)}\n" * 20)
+    run("train", "--workload", tmp_path / "w.jsonl", "--out", tmp_path / "m")
+    found = json.loads(run("evaluate", "--model", tmp_path / "m", "--workload", tmp_path / "w.jsonl", "--json"))
+    assert found["coverage_80"] == 1.0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"application_type": "a", "prompt": "p", "true_cost": 1' + "0" * 400 + "}",
+        '{"application_type": "\\ud800", "prompt": "p", "true_cost": 5}',
+    ],
+)
+def test_what_cannot_be_learnt_or_shown_is_refused_by_line(tmp_path: Path, line: str) -> None:
+    (tmp_path / "w.jsonl").write_text(f"{line}\n")
+    assert "line 1" in run("train", "--workload", tmp_path / "w.jsonl", "--out", tmp_path / "m", code=2)
+
+
+def test_a_workload_can_come_through_a_pipe(folder: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    text = (folder / "train.jsonl").read_text()
+    writer = threading.Thread(target=pipe.write_text, args=(text,))
+    writer.start()
+    said = json.loads(run("train", "--workload", pipe, "--out", tmp_path / "m", "--json"))
+    writer.join()
+    assert said["applications"] == {"question": 40, "report": 40}
 
 
 def test_what_was_learnt_from_can_be_passed_over(folder: Path) -> None:

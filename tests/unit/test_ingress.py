@@ -223,22 +223,45 @@ async def test_an_open_application_has_the_shape_of_every_other() -> None:
         assert json.dumps(explained)
 
 
-async def test_nobody_can_address_the_application_of_requests_without_one() -> None:
-    async with two_ingresses() as (system, first, _):
+async def test_the_application_of_requests_without_one_can_be_seen_but_not_ended() -> None:
+    async with two_ingresses() as (system, first, second):
         body = {"prompt": "p", "max_tokens": 60, "ignore_eos": True}
         waiting = asyncio.create_task(first.infer("/v1/completions", body))
         await eventually(lambda: ANONYMOUS_APPLICATION in system.core.applications)
-        operations = (
-            first.get_application,
-            first.cancel_application,
-            first.close_application,
-            first.explain_application,
-        )
-        for operation in operations:
+        status = await second.get_application(ANONYMOUS_APPLICATION)
+        assert (status["application_id"], status["application_type"]) == (ANONYMOUS_APPLICATION, "unknown")
+        explained = await first.explain_application(ANONYMOUS_APPLICATION)
+        assert explained["calls_waiting"] + explained["calls_running"] == 1
+        for operation in (first.cancel_application, first.close_application):
             with pytest.raises(ApiError) as refused:
                 await operation(ANONYMOUS_APPLICATION)
             assert (refused.value.status, refused.value.code) == (404, "unknown_application")
         assert (await waiting)["usage"]["completion_tokens"] == 60
+
+
+@pytest.mark.parametrize("name", ["~anonymous.", "~anonymous.nothex", "~anonymous.0123456789ab0", "~other", "acme/x"])
+async def test_other_names_of_the_service_are_nobodys(name: str) -> None:
+    async with two_ingresses() as (_, first, _second):
+        for operation in (first.get_application, first.explain_application):
+            with pytest.raises(ApiError) as refused:
+                await operation(name)
+            assert refused.value.status == 404
+
+
+async def test_the_list_has_what_came_call_by_call_while_it_runs_and_after() -> None:
+    async with two_ingresses() as (system, first, second):
+        await call_by_call(first, "open")
+        for ingress in (first, second):
+            (status,) = await ingress.list_applications()
+            assert status["application_id"] == "open"
+            assert set(status) == set(ApplicationStatus.model_fields) - {"calls"}
+        assert await second.list_applications("acme") == []
+        await second.close_application("open")
+        await eventually(lambda: "open" not in system.core.applications)
+        assert [one["state"] for one in await second.list_applications()] == ["finished"]
+        await call_by_call(first, "open")
+        assert [one["state"] for one in await first.list_applications()] == ["running"], "its namesake hides it"
+        await first.close_application("open")
 
 
 async def test_the_list_leaves_out_peers_that_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,6 +77,16 @@ async def test_one_without_its_champion_says_so(tmp_path: Path) -> None:
         await run_training(job(tmp_path / "out", champion=tmp_path / "absent"))
 
 
+async def test_types_that_have_not_come_again_stay_known(tmp_path: Path) -> None:
+    asked, costs = made_up(20, 1, ("rested",))
+    rested = [Observation(*pair) for pair in zip(asked, costs, strict=True)]
+    await run_training(TrainingJob(rested[:15], rested[15:], None, tmp_path / "first", 5, 0.0, 120.0))
+    await run_training(job(tmp_path / "second", champion=tmp_path / "first"))
+    known, before = load(tmp_path / "second"), load(tmp_path / "first")
+    assert {"report", "rested"} <= known.applications.keys()
+    assert known.costs.predict_one(*asked[0]).cost == pytest.approx(before.costs.predict_one(*asked[0]).cost)
+
+
 def test_it_ends_with_the_ingress_that_began_it(tmp_path: Path) -> None:
     header = {"train": 1, "held_out": 0, "min_held_out": 1, "margin": 0.0}
     row = {"application_type": "a", "prompt": "p", "true_cost": 5.0}

@@ -80,6 +80,17 @@ def test_the_json_says_what_it_was_calibrated_on_and_nothing_else(
     assert [one["calibrated_on_measured"] for one in json.loads(ended.stdout)] == [True]
 
 
+def test_an_interrupt_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    fake_bench(monkeypatch, [], interrupt)
+    ended = command(tmp_path, "--json")
+    assert ended.exit_code != 0
+    assert ended.stdout == ""
+    assert "the same command goes on from there" in ended.stderr
+
+
 def test_where_nothing_finished_there_is_no_report_and_all_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

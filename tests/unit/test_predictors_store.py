@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -168,9 +169,53 @@ def text_in_a_zip() -> bytes:
     return buffer.getvalue()
 
 
+def damaged_deflate() -> bytes:
+    """An archive with its directory whole and its compressed bytes broken."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.npy", bytes(range(256)) * 40)
+    packed = bytearray(buffer.getvalue())
+    packed[40:60] = b"\xff" * 20
+    return bytes(packed)
+
+
+def more_than_memory_holds() -> bytes:
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (10000000000000,), }\n"
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("a.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    return buffer.getvalue()
+
+
+def broken_header() -> bytes:
+    header = b"{'descr': '<f8', 'shape': (3,\n"
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("a.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    return buffer.getvalue()
+
+
+def encrypted() -> bytes:
+    """As an archive that says that its member is."""
+    packed = bytearray(text_in_a_zip())
+    packed[6] |= 1
+    packed[packed.index(b"PK\x01\x02") + 8] |= 1
+    return bytes(packed)
+
+
+def no_number(directory: Path) -> None:
+    text = (directory / DOCUMENT).read_text()
+    (directory / DOCUMENT).write_text(re.sub(r'"global_scale": [0-9.e-]+', '"global_scale": NaN', text))
+
+
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
+        (replace_arrays(damaged_deflate()), "no arrays can be read"),
+        (replace_arrays(more_than_memory_holds()), "no arrays can be read"),
+        (replace_arrays(broken_header()), "no arrays can be read"),
+        (replace_arrays(encrypted()), "no arrays can be read"),
+        (no_number, "NaN is no number"),
         (lambda directory: (directory / DOCUMENT).unlink(), "No such file"),
         (lambda directory: (directory / ARRAYS).unlink(), "No such file"),
         (cut(DOCUMENT), "not JSON"),

@@ -228,7 +228,11 @@ async def test_calls_without_an_application_share_one_for_each_key(context: Simp
                 answer = await asked.ask(key, "POST", "/v1/completions", {"prompt": "p", "max_tokens": 3}, number)
                 assert answer.headers["x-application-id"] == names.setdefault(key, answer.headers["x-application-id"])
             assert names[key].startswith("~anonymous")
-            assert (await asked.ask(key, "GET", f"/v1/applications/{names[key]}")).status_code == 404
+            path = f"/v1/applications/{names[key]}"
+            assert (await asked.ask(key, "GET", path)).json()["application_id"] == names[key]
+            assert (await asked.ask(key, "DELETE", path)).status_code == 404
+        others = asked.ask("sk-bolt", "GET", f"/v1/applications/{names['sk-acme']}")
+        assert (await others).status_code == 404
         assert len(set(names.values())) == len(KEYS)
         assert not any(key in name for key, name in names.items() if key)
         applications = asked.system.core.applications
