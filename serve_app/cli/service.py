@@ -12,6 +12,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,6 +53,8 @@ def with_available_model(config: Config, console: Console) -> Config:
     engine = _serving_args(config)["engine"]
     if engine.get("kind") != "vllm":
         return config
+    if (odd := packages_of_other_builds()) is not None:
+        console.print(f"[yellow]{odd}[/yellow]")
     with console.status(f"Preparing the model {engine['model']} (the first time takes a while)"):
         try:
             prepare_model(engine["model"])
@@ -60,6 +63,29 @@ def with_available_model(config: Config, console: Console) -> Config:
             console.print(f"[yellow]{demo.note}[/yellow]")
             return with_engine(config, {**engine, "model": demo.name})
     return config
+
+
+def packages_of_other_builds() -> str | None:
+    """A warning where torchvision and its like were not built for the torch that is here, by their versions' ends.
+
+    Such a torchvision fails when it is imported, and every engine with it, minutes later and at length.
+    """
+    builds = {name: _build_of(name) for name in ("torch", "torchvision", "torchaudio", "torchcodec")}
+    odd = [name for name, build in builds.items() if build not in (None, builds["torch"])]
+    if builds["torch"] is None or not odd:
+        return None
+    return (
+        f"{', '.join(odd)} may not fit torch {metadata.version('torch')}. If the engines do not start: "
+        f"pip uninstall {' '.join(odd)}"
+    )
+
+
+def _build_of(package: str) -> str | None:
+    """What stands behind the + of its version, such as cpu; None where it is not installed."""
+    try:
+        return metadata.version(package).partition("+")[2]
+    except metadata.PackageNotFoundError:
+        return None
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from serve_app.cli.demo import _run as demo_run
 from serve_app.cli.demo_applications import demo_applications
 from serve_app.cli.live_table import ServiceRefused, answer_text, final_table, shown_number, watch
 from serve_app.cli.main import app
+from serve_app.cli.service import packages_of_other_builds
 from serve_app.documents import parse_application
 from serve_app.errors import ApiError, from_refusal, respond
 
@@ -527,3 +529,26 @@ def test_bench_core_checks_what_is_promised(monkeypatch: pytest.MonkeyPatch, lim
     monkeypatch.setattr("serve_app.cli.policy_speed.MAX_RATIO_TO_HEAP", limit)
     monkeypatch.setattr("serve_app.cli.policy_speed.MAX_GROWTH", 1e9)
     assert run(*SMALL_BENCH, *ONE_RATE, "--check").exit_code == exit_code
+
+
+@pytest.mark.parametrize(
+    ("versions", "named"),
+    [
+        ({"torch": "2.13.0+cpu", "torchvision": "0.28.0", "torchaudio": "2.13.0+cpu"}, ["torchvision"]),
+        ({"torch": "2.13.0+cpu", "torchvision": "0.28.0+cpu"}, []),
+        ({"torch": "2.13.0", "torchvision": "0.28.0", "torchcodec": "0.9"}, []),
+        ({"torch": "2.13.0+cpu"}, []),
+        ({"torchvision": "0.28.0"}, []),
+    ],
+)
+def test_packages_that_may_not_fit_torch_are_named(
+    monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], named: list[str]
+) -> None:
+    def version(name: str) -> str:
+        if name not in versions:
+            raise metadata.PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr(metadata, "version", version)
+    said = packages_of_other_builds()
+    assert (said or "").rpartition("pip uninstall ")[2].split() == named
