@@ -27,8 +27,8 @@ _STAGE_SEPARATORS = "-_.:"
 
 
 def stage_of(name: str) -> str:
-    """The stage that a call's name stands for: `map12` and `map_12` are both of the stage `map`."""
-    return name.rstrip(_STAGE_NUMBER).rstrip(_STAGE_SEPARATORS)
+    """The stage that a call's name stands for: `map12`, `map_12` and `map1_2` are of the stage `map`, as is `map`."""
+    return name.rstrip(_STAGE_NUMBER + _STAGE_SEPARATORS)
 
 
 class OutputLengthHistory:

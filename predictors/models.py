@@ -222,7 +222,7 @@ class PerTypeCostModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             raise ValueError("the model's tables have another size than its list of types")
         if document["point"] not in get_args(Point):
             raise ValueError(f"there is no point estimate {document['point']!r}")
-        model = cls(point=document["point"])
+        model = cls(regressor_class(), point=document["point"])
         model.ignored_, model.young_ = 0, {}
         model.global_scale_ = float(document["global_scale"])
         model.global_ = KernelTextRegressor.from_state(document["global"], under("global", arrays))

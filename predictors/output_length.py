@@ -15,9 +15,9 @@ which is the only promise that holds for a call that nobody has seen.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from predictors.cold_start import stage_of
 
 Array = NDArray[np.float64]
+Key = TypeVar("Key", bound=Hashable)
 
 LEVELS = np.arange(1, 100) / 100
 LEAN_ON = 4.0
@@ -32,6 +33,7 @@ SLOPE_ROWS = 5.0
 MAX_PROMPT_DEVIATION = 3.0
 MIN_SPREAD = 0.05
 MAX_ROWS = 20_000
+MAX_KEYS = 10_000
 
 
 class FinishedCall(NamedTuple):
@@ -75,7 +77,10 @@ class OutputLengthModel:
     """`fit` on finished calls; `predict` and `predict_quantile` for one call each."""
 
     def fit(self, calls: Iterable[FinishedCall]) -> Self:
-        """Learn from calls in the order in which they ended; those with impossible counts are left out."""
+        """Learn from calls in the order in which they ended; those with impossible counts are left out.
+
+        Of stages, types and tenants the `MAX_KEYS` with most calls each are kept: clients name them.
+        """
         by_stage: dict[tuple[str, str], list[FinishedCall]] = {}
         by_type: dict[str, list[FinishedCall]] = {}
         by_tenant: dict[str, list[FinishedCall]] = {}
@@ -85,9 +90,9 @@ class OutputLengthModel:
             by_stage.setdefault((call.application_type, stage_of(call.name)), []).append(call)
             by_type.setdefault(call.application_type, []).append(call)
             by_tenant.setdefault(call.tenant, []).append(call)
-        self.stages_ = {key: _line(found) for key, found in by_stage.items()}
-        self.types_ = {key: _line(found) for key, found in by_type.items()}
-        self.tenants_ = {key: _line(found) for key, found in by_tenant.items()}
+        self.stages_ = {key: _line(found) for key, found in _largest(by_stage)}
+        self.types_ = {key: _line(found) for key, found in _largest(by_type)}
+        self.tenants_ = {key: _line(found) for key, found in _largest(by_tenant)}
         return self
 
     def predict(
@@ -147,6 +152,12 @@ class OutputLengthModel:
         model.types_ = {str(kind): line for kind, line in _lines("types", document, arrays)}
         model.tenants_ = {str(tenant): line for tenant, line in _lines("tenants", document, arrays)}
         return model
+
+
+def _largest(groups: dict[Key, list[FinishedCall]]) -> list[tuple[Key, list[FinishedCall]]]:
+    """The groups with most calls, at most MAX_KEYS; of equal ones those that came first."""
+    kept = set(sorted(groups, key=lambda key: len(groups[key]), reverse=True)[:MAX_KEYS])
+    return [(key, found) for key, found in groups.items() if key in kept]
 
 
 def _table(lines: Collection[Line]) -> Array:

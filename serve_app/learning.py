@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.telemetry import log_event
+from predictors.inheritance import sharing
 from predictors.models import Asked
 from predictors.online import (
     DriftDetector,
@@ -149,7 +150,8 @@ class Learner:
             outcome = await self._challenge(train, held_out)
         except Exception as error:  # whatever went wrong must not be tried again at once, and again
             self._drifted = self._drifted or drifted
-            self._fail(str(error) if isinstance(error, _EXPECTED) else repr(error))
+            reason = str(error) if isinstance(error, _EXPECTED) else repr(error)
+            self._fail(reason.replace(str(self._shelf.directory), "the models' directory"))
             return
         self._failures, self._retry_at_s = 0, 0.0
         self._new -= taken
@@ -177,6 +179,9 @@ class Learner:
 
     async def _promote(self, number: int, out: Path, verdict: Verdict) -> None:
         predictor = await asyncio.to_thread(load, out)
+        before = self._versions.current.predictor
+        if before is not None:
+            predictor = await asyncio.to_thread(sharing, predictor, before)
         accepted = {**_plain(verdict), "began_with": self._began_with}
         await asyncio.to_thread(self._shelf.accept, number, accepted)
         self._versions.promote(Champion(predictor), number)
@@ -217,7 +222,11 @@ class Learner:
         self._versions.rollback()
         self._use()
         self._new, self._drifted = 0, False
-        await asyncio.to_thread(self._shelf.withdraw, number)
+        try:
+            await asyncio.to_thread(self._shelf.withdraw, number)
+        except OSError as error:
+            reason = f"version {number} cannot be marked as withdrawn and returns at the next start: {error.strerror}"
+            self._tell({"outcome": "rolled back", "reason": reason})
         log_event(logger, "predictor_rolled_back", withdrawn=number, version=self.version)
         return self.version
 

@@ -72,8 +72,8 @@ class ModelShelf:
             self.drop(other)
 
     def withdraw(self, number: int) -> None:
-        """The version counts no more; nothing happens where there is none."""
-        with suppress(OSError):
+        """The version counts no more; nothing happens where there is none. Raises OSError."""
+        with suppress(FileNotFoundError):
             (self._path(number) / WITHDRAWN).touch()
 
     def drop(self, number: int) -> None:

@@ -39,7 +39,7 @@ def evaluate(
     ] = 0,
     learning: Annotated[
         bool,
-        typer.Option("--learning", help="Learn from each after predicting it, as a service does from what has ended."),
+        typer.Option("--learning", help="Learn from each after predicting it, as the simulator does from what ends."),
     ] = False,
     html: Annotated[
         Path | None,
@@ -58,15 +58,17 @@ def evaluate(
     from predictors.evaluation import evaluate as compare
     from predictors.evaluation import order_interval
     from predictors.store import load
-    from serve_app.training import asked_and_costs
+    from serve_app.training import ModelKind, asked_and_costs
     from serve_app.training_data import read_finished
 
     with mistakes_in_words():
         if html is not None and (html.is_dir() or not html.parent.is_dir()):
             raise ValueError(f"--html {html}: no file can be written there")
+        predictor = load(model)
         if html is not None and learning:
             raise ValueError("--html plots a model that does not learn: it cannot be given with --learning")
-        predictor = load(model)
+        if learning and predictor.kind != ModelKind.DEFAULT:
+            raise ValueError(f"a model of the kind {predictor.kind!r} learns whole or not at all: not with --learning")
         asked, costs = asked_and_costs(_beyond(read_finished(workload), skip_per_type))
         estimates, times_s = _timed_estimates(predictor, asked, costs if learning else None)
         found = compare(estimates, [one.application_type for one in asked], costs)

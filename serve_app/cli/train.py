@@ -115,6 +115,9 @@ def mistakes_in_words() -> Iterator[None]:
 
     try:
         yield
+    except OSError as error:
+        http.complain(f"{error.filename}: {error.strerror or error}")
+        raise typer.Exit(http.REFUSED) from None
     except (ImportError, ModelFileError, ValueError) as error:
         http.complain(str(error))
         raise typer.Exit(http.REFUSED) from None

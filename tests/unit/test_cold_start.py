@@ -12,10 +12,14 @@ from predictors.cold_start import ApplicationCostHistory, OutputLengthHistory, s
 
 @pytest.mark.parametrize(
     ("name", "stage"),
-    [("map1", "map"), ("map12", "map"), ("map_3", "map"), ("map-a.7", "map-a"), ("reduce", "reduce"), ("7", "")],
+    [
+        *(("map1", "map"), ("map12", "map"), ("map_3", "map"), ("map1_2", "map"), ("map-a.7", "map-a")),
+        *(("reduce", "reduce"), ("7", "")),
+    ],
 )
 def test_stages_are_names_without_their_numbers(name: str, stage: str) -> None:
     assert stage_of(name) == stage
+    assert stage_of(stage) == stage
 
 
 def test_the_prior_answers_while_nothing_is_known() -> None:

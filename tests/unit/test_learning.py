@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import math
 from collections.abc import Callable
@@ -155,6 +156,22 @@ async def test_rollback_gives_exactly_what_predicted_before_and_outlives_a_resta
         await one.learner.rollback()
     await one.see(20, seed=5)
     assert one.learner.version > 3, "numbers are never used again"
+
+
+async def test_a_rollback_that_cannot_be_noted_says_so(
+    live: Callable[..., Live], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = live(True)
+    await one.see(15)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "touch", full)
+    await one.learner.rollback()
+    assert one.predictions.model is None
+    assert one.learner.last is not None
+    assert "returns at the next start: No space left on device" in one.learner.last["reason"]
 
 
 async def test_a_restart_goes_on_with_the_newest_that_can_be_read(live: Callable[..., Live], tmp_path: Path) -> None:

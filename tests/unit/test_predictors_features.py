@@ -1,9 +1,13 @@
 """What a model sees of a text: finite, bounded, and never nothing to learn from."""
 
 import math
+import re
+import time
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from predictors.features import CLIP, LENGTH_FEATURES, MAX_CHARACTERS, TextFeatures, length_features, terms
@@ -67,6 +71,20 @@ def test_counts_say_what_stands_there() -> None:
 def test_a_computation_is_an_operation_whose_result_is_stated(text: str, computations: int) -> None:
     found = dict(zip(LENGTH_FEATURES, length_features(text), strict=True))
     assert found["computations"] == pytest.approx(math.log1p(computations))
+
+
+@given(st.text(alphabet=".!? a\n", max_size=60))
+def test_sentences_end_with_a_run_of_signs(text: str) -> None:
+    found = dict(zip(LENGTH_FEATURES, length_features(text), strict=True))
+    assert found["sentences"] == pytest.approx(math.log1p(len(re.findall(r"[.!?]+(?:\s|$)", text))))
+
+
+@pytest.mark.parametrize("text", ["." * 3_999 + "a", "-1" * 2_000, "- " + "1" * 3_998, "<" * 4_000, "a" * 4_000])
+def test_no_prompt_takes_long(text: str) -> None:
+    """Milliseconds; what grows with the square of the length would take half a second."""
+    started_s = time.process_time()
+    length_features(text)
+    assert time.process_time() - started_s < 0.1
 
 
 def test_what_an_answer_adds_to_its_question_is_counted() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from numpy.testing import assert_allclose
 
-from predictors.inheritance import inheriting
+from predictors.inheritance import inheriting, sharing
 from predictors.models import PerTypeCostModel, Source
 from predictors.output_length import FinishedCall, OutputLengthModel
 from predictors.store import TrainedPredictor, load, save
@@ -58,6 +58,29 @@ def test_what_the_newer_one_has_learnt_stays(older: TrainedPredictor, newer: Tra
     assert merged.lengths.predict("question", "write", 100, 999) == 100
     assert merged.costs.predict_one("never", "seen").source is Source.ALL_TYPES
     assert (set(newer.costs.types_), set(older.costs.types_)) == (set(NEWER), set(OLDER))
+
+
+def test_a_type_that_was_hardly_seen_again_is_not_forgotten(older: TrainedPredictor) -> None:
+    hardly = trained(2, ("question", "story"), 4)
+    merged = inheriting(hardly, older)
+    asked = [one for one in made_up(5, seed=6, kinds=OLDER)[0] if one.application_type == "question"]
+    assert_allclose(merged.costs.predict(asked), older.costs.predict(asked))
+    assert merged.lengths.predict("question", "write", 100, 999) == 50
+    assert (merged.applications["question"], merged.applications["story"]) == (12, 4)
+    assert inheriting(trained(3, ("question",), 5), older).applications["question"] == 5
+
+
+def test_what_two_versions_have_in_common_is_in_memory_once(
+    older: TrainedPredictor, newer: TrainedPredictor, tmp_path: Path
+) -> None:
+    save(inheriting(newer, older), tmp_path)
+    loaded = load(tmp_path)
+    shared = sharing(loaded, older)
+    assert shared.costs.types_["report"] is older.costs.types_["report"]
+    assert shared.costs.types_["question"] is loaded.costs.types_["question"] is not older.costs.types_["question"]
+    assert loaded.costs.types_["report"] is not older.costs.types_["report"]
+    asked = made_up(5, seed=7, kinds=OLDER)[0]
+    assert_allclose(shared.costs.predict(asked), loaded.costs.predict(asked))
 
 
 def test_a_model_file_holds_what_was_inherited(

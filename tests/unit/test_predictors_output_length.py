@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from predictors import output_length
 from predictors.output_length import FinishedCall, OutputLengthModel
 
 
@@ -106,3 +107,11 @@ def test_a_table_of_another_size_is_refused(model: OutputLengthModel) -> None:
     keys, arrays = model.state()
     with pytest.raises(ValueError, match="another size"):
         OutputLengthModel.from_state(keys | {"types": []}, arrays)
+
+
+def test_names_that_clients_make_up_cannot_fill_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_length, "MAX_KEYS", 3)
+    made_up = [FinishedCall("report", f"ask-{letter}", 10, 10) for letter in "abcdef"]
+    often = [FinishedCall("report", "write", 10, 40)] * 5
+    model = OutputLengthModel().fit([*made_up, *often])
+    assert list(model.stages_) == [("report", "ask-a"), ("report", "ask-b"), ("report", "write")]

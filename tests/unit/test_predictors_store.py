@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from predictors.features import LENGTH_FEATURES
 from predictors.models import PerTypeCostModel
 from predictors.output_length import FinishedCall, OutputLengthModel
 from predictors.store import ARRAYS, DOCUMENT, ModelFileError, TrainedPredictor, fingerprint, load, save
@@ -208,6 +209,11 @@ def no_number(directory: Path) -> None:
     (directory / DOCUMENT).write_text(re.sub(r'"global_scale": [0-9.e-]+', '"global_scale": NaN', text))
 
 
+def fewer_rows_than_there_are(directory: Path) -> None:
+    text = (directory / DOCUMENT).read_text()
+    (directory / DOCUMENT).write_text(re.sub(r'"max_rows": [0-9]+', '"max_rows": 3', text))
+
+
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
@@ -240,7 +246,9 @@ def no_number(directory: Path) -> None:
         (with_array("costs/quantiles", np.zeros((1, 1))), "do not fit together"),
         (with_array("costs/global/regressor/targets", np.array([np.nan])), "no finite number"),
         (with_array("costs/global/regressor/term_rows", np.array([1e6])), "do not fit together"),
-        (with_array("costs/type0/features/scale", np.zeros(19)), "do not fit together"),
+        (with_array("costs/type0/features/scale", np.zeros(len(LENGTH_FEATURES))), "must be positive"),
+        (with_array("costs/type0/features/scale", np.zeros(3)), "do not fit together"),
+        (fewer_rows_than_there_are, "rows where at most 3 are kept"),
         (with_array("lengths/types", np.array(["a"])), "no finite number"),
     ],
 )
