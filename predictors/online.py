@@ -31,6 +31,8 @@ MAX_SIZE = 20_000_000
 CALL_SIZE = 100
 """What a call counts for beside the characters of prompts, as it takes about that many bytes."""
 HELD_OUT_SHARE = 5
+MIN_DEVIATION = 0.3
+"""Of log errors: what a good model has of itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,32 +117,36 @@ class RetrainRule:
 class DriftDetector:
     """Page-Hinkley's test in both directions on log errors ln(true / predicted).
 
-    It sums the deviations from their running mean beyond `slack`; when a sum leaves its extreme by more than
-    `threshold`, the errors have shifted. After an alarm it begins anew (Page, 1954).
+    It sums their deviations from their running mean beyond `slack`; when a sum leaves its extreme by more than
+    `threshold`, the errors have shifted. Deviations, slack and threshold are in running standard deviations, of which
+    none is taken to be below MIN_DEVIATION: noisy errors are no drift. After an alarm it begins anew (Page, 1954).
     """
 
-    def __init__(self, slack: float = 0.1, threshold: float = 8.0, min_count: int = 20) -> None:
+    def __init__(self, slack: float = 0.33, threshold: float = 26.0, min_count: int = 20) -> None:
         if slack < 0 or threshold <= 0 or min_count < 1:
             raise ValueError("slack must not be negative, threshold and min_count must be positive")
         self.slack = slack
         self.threshold = threshold
         self.min_count = min_count
-        self._count, self._mean, self._up, self._down = 0, 0.0, 0.0, 0.0
+        self._count, self._mean, self._squares, self._up, self._down = 0, 0.0, 0.0, 0.0, 0.0
 
     def update(self, predicted: float, true: float) -> bool:
         """One application ended; True when the errors have drifted."""
         error = math.log(within_limits(true) / within_limits(predicted))
         self._count += 1
-        self._mean += (error - self._mean) / self._count
-        self._up = max(0.0, self._up + error - self._mean - self.slack)
-        self._down = max(0.0, self._down - error + self._mean - self.slack)
+        before = error - self._mean
+        self._mean += before / self._count
+        self._squares += before * (error - self._mean)
+        deviation = (error - self._mean) / max(MIN_DEVIATION, math.sqrt(self._squares / self._count))
+        self._up = max(0.0, self._up + deviation - self.slack)
+        self._down = max(0.0, self._down - deviation - self.slack)
         if self._count < self.min_count or max(self._up, self._down) <= self.threshold:
             return False
         self._restart()
         return True
 
     def _restart(self) -> None:
-        self._count, self._mean, self._up, self._down = 0, 0.0, 0.0, 0.0
+        self._count, self._mean, self._squares, self._up, self._down = 0, 0.0, 0.0, 0.0, 0.0
 
 
 class Predicts(Protocol):

@@ -1,7 +1,8 @@
 """A trained predictor in a directory: `model.json` and `arrays.npz`, never pickle.
 
 The document names the format and its version, the kind of model, what it was trained on (a fingerprint and counts by
-type), the versions of the libraries that made it, and the SHA-256 of the arrays' file. The arrays are plain float64.
+type), the versions of the libraries that made it, the SHA-256 of the arrays' file, and its own. The arrays are plain
+float64.
 
 Laws: the same model gives the same bytes; a model is written whole or not at all (files are renamed into place, the
 document last); whatever is damaged, cut short, foreign or of another version is refused with a `ModelFileError` that
@@ -96,6 +97,7 @@ def save(predictor: TrainedPredictor, directory: Path) -> None:
     state, arrays = joined(costs=predictor.costs.state(), lengths=predictor.lengths.state())
     packed = _packed(arrays)
     document = {
+        "sha256": "",
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "kind": predictor.kind,
@@ -105,6 +107,7 @@ def save(predictor: TrainedPredictor, directory: Path) -> None:
         "arrays_sha256": hashlib.sha256(packed).hexdigest(),
         "state": state,
     }
+    document["sha256"] = document_digest(document)
     directory.mkdir(parents=True, exist_ok=True)
     _replace(directory / ARRAYS, packed)
     _replace(directory / DOCUMENT, (json.dumps(document, indent=1) + "\n").encode())
@@ -163,7 +166,15 @@ def _document(path: Path) -> dict[str, Any]:
     if document.get("format_version") != FORMAT_VERSION:
         version = document.get("format_version")
         raise ModelFileError(f"{path}: format version {version!r}; this program reads {FORMAT_VERSION}")
+    if document.get("sha256") != document_digest(document):
+        raise ModelFileError(f"{path}: damaged, or edited")
     return document
+
+
+def document_digest(document: Mapping[str, Any]) -> str:
+    """SHA-256 of a model's document, without the field `sha256` that holds it."""
+    rest = {name: value for name, value in document.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def _no_number(name: str) -> float:

@@ -19,7 +19,16 @@ from numpy.testing import assert_allclose
 from predictors.features import LENGTH_FEATURES
 from predictors.models import PerTypeCostModel
 from predictors.output_length import FinishedCall, OutputLengthModel
-from predictors.store import ARRAYS, DOCUMENT, ModelFileError, TrainedPredictor, fingerprint, load, save
+from predictors.store import (
+    ARRAYS,
+    DOCUMENT,
+    ModelFileError,
+    TrainedPredictor,
+    document_digest,
+    fingerprint,
+    load,
+    save,
+)
 from predictors.text_regressors import KernelTextRegressor, NetworkTextRegressor
 from tests.predicting import made_up
 
@@ -110,10 +119,15 @@ def test_a_model_replaces_the_one_before_and_leaves_nothing_half_written(saved: 
 Spoil = Callable[[Path], Any]
 
 
+def seal(directory: Path, document: dict[str, Any]) -> None:
+    """Write a document as whoever means it would, so that what it says must be looked at."""
+    sealed = json.dumps(document | {"sha256": document_digest(document)})
+    (directory / DOCUMENT).write_text(sealed)
+
+
 def rewrite(**changes: Any) -> Spoil:
     def spoil(directory: Path) -> None:
-        document = json.loads((directory / DOCUMENT).read_text())
-        (directory / DOCUMENT).write_text(json.dumps(document | changes))
+        seal(directory, json.loads((directory / DOCUMENT).read_text()) | changes)
 
     return spoil
 
@@ -122,7 +136,7 @@ def drop(name: str) -> Spoil:
     def spoil(directory: Path) -> None:
         document = json.loads((directory / DOCUMENT).read_text())
         del document[name]
-        (directory / DOCUMENT).write_text(json.dumps(document))
+        seal(directory, document)
 
     return spoil
 
@@ -211,7 +225,12 @@ def no_number(directory: Path) -> None:
 
 def fewer_rows_than_there_are(directory: Path) -> None:
     text = (directory / DOCUMENT).read_text()
-    (directory / DOCUMENT).write_text(re.sub(r'"max_rows": [0-9]+', '"max_rows": 3', text))
+    seal(directory, json.loads(re.sub(r'"max_rows": [0-9]+', '"max_rows": 3', text)))
+
+
+def another_number(directory: Path) -> None:
+    text = (directory / DOCUMENT).read_text()
+    (directory / DOCUMENT).write_text(re.sub(r'"global_scale": [0-9.e-]+', '"global_scale": 7.5', text))
 
 
 @pytest.mark.parametrize(
@@ -222,6 +241,7 @@ def fewer_rows_than_there_are(directory: Path) -> None:
         (replace_arrays(broken_header()), "no arrays can be read"),
         (replace_arrays(encrypted()), "no arrays can be read"),
         (no_number, "NaN is no number"),
+        (another_number, "damaged, or edited"),
         (lambda directory: (directory / DOCUMENT).unlink(), "No such file"),
         (lambda directory: (directory / ARRAYS).unlink(), "No such file"),
         (cut(DOCUMENT), "not JSON"),
