@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -151,7 +152,7 @@ def _curve(
             advance()
             return create_cost_model(kind)
 
-        return learning_curve(create, asked_and_costs(applications), asked_and_costs(judged_by), CURVE)
+        return learning_curve(create, asked_and_costs(applications), asked_and_costs(_with_costs(judged_by)), CURVE)
 
 
 def _left_out(kind: Any, applications: Sequence[FinishedApplication], folds: int) -> Evaluation:
@@ -164,7 +165,12 @@ def _left_out(kind: Any, applications: Sequence[FinishedApplication], folds: int
             advance()
             return create_cost_model(kind)
 
-        return cross_validated(create, *asked_and_costs(applications), folds)
+        return cross_validated(create, *asked_and_costs(_with_costs(applications)), folds)
+
+
+def _with_costs(applications: Sequence[FinishedApplication]) -> list[FinishedApplication]:
+    """Those that a model learns from: their cost is finite and positive."""
+    return [one for one in applications if 0 < one.cost < math.inf]
 
 
 def _print(

@@ -195,7 +195,7 @@ async def test_an_idle_open_application_ends_by_itself(service: Service) -> None
         record = (await client.get("/v1/applications/short-visit")).json()
         listed = (await client.get("/v1/applications")).json()["data"]
     assert record["state"] == "finished"
-    assert "short-visit" not in [status["application_id"] for status in listed]
+    assert [one["state"] for one in listed if one["application_id"] == "short-visit"] == ["finished"]
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])

@@ -144,6 +144,15 @@ def test_a_workload_can_come_through_a_pipe(folder: Path, tmp_path: Path) -> Non
     assert said["applications"] == {"question": 40, "report": 40}
 
 
+def test_costs_that_are_none_are_left_out_of_every_judgement(folder: Path, tmp_path: Path) -> None:
+    odd = '{"application_type": "report", "prompt": "p", "true_cost": 0}\n'
+    (tmp_path / "w.jsonl").write_text((folder / "train.jsonl").read_text() + odd)
+    train = ("train", "--workload", tmp_path / "w.jsonl", "--out", tmp_path / "m", "--json")
+    said = json.loads(run(*train, "--folds", 2, "--learning-curve", tmp_path / "w.jsonl"))
+    assert said["left_out"]["mean_relative_error"] < 0.3
+    assert len(said["learning_curve"]) == 3
+
+
 def test_what_was_learnt_from_can_be_passed_over(folder: Path) -> None:
     evaluate = ("evaluate", "--model", folder / "model", "--workload", folder / "eval.jsonl")
     said = json.loads(run(*evaluate, "--skip-per-type", 30, "--json"))
