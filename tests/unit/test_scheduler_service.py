@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from cluster import scheduler_service
 from cluster.messages import Collection, LeaseFact, Pull, PullReply, Report, Submission
 from cluster.scheduler_service import SchedulerBroken, SchedulerService
 from cluster.settings import SchedulerSettings
@@ -224,6 +225,19 @@ async def test_records_of_the_ended_can_be_asked_for(talk: Talk) -> None:
 
 
 # ---- which replicas get grants
+
+
+async def test_a_tenants_applications_are_the_newest_of_its_own(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler_service, "MOST_LISTED", 2)
+    grant = await talk.granted()
+    await talk.report(CallFinished(grant.lease_id, 10, (10,)))
+    names = ("b", "c", "d")
+    await talk.submit("i", *(ApplicationArrived(application(name, call("c", 5, 5))) for name in names))
+    known = talk.service.applications_of("default")
+    assert [one["application_id"] for one in known.inside] == ["c", "d"]
+    assert [record.application_id for record in known.ended] == ["a"]
+    nobodys = talk.service.applications_of("acme")
+    assert (nobodys.inside, nobodys.ended) == ((), ())
 
 
 @pytest.mark.parametrize(("views", "granted"), [(("r", "r"), True), (("rs", "s"), False), (("", "r"), True)])
