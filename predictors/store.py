@@ -5,9 +5,9 @@ type), the versions of the libraries that made it, the SHA-256 of the arrays' fi
 float64.
 
 Laws: the same model gives the same bytes; files are renamed into place, the document last, so that a model is read
-whole or not at all: of a writer that died in between, what is left is refused; whatever is damaged, cut short, foreign or of
-another version is refused with a `ModelFileError` that says what is wrong, before any of it is used; nothing that is
-read is ever executed.
+whole or not at all: of a writer that died in between, what is left is refused; whatever is damaged, cut short, foreign
+or of another version is refused with a `ModelFileError` that says what is wrong, before any of it is used; nothing that
+is read is ever executed.
 """
 
 from __future__ import annotations
