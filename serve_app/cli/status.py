@@ -37,7 +37,8 @@ def status(
 
 
 def _print_details(console: Console, status: Mapping[str, Any]) -> None:
-    console.print(calls_table(status.get("calls") or []))
+    if status.get("calls"):  # none are kept of one that came call by call
+        console.print(calls_table(status["calls"]))
     for name in ("completion_s", "gps_completion_s", "lag_s", "bound_s"):
         if status.get(name) is not None:
             console.print(f"{name}: {shown_number(status[name])}")
