@@ -9,9 +9,10 @@ W(t) = ∫ dt/k(t), and its times back by the inverse of W. After the last windo
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import inf
 
 from scheduler.sim.calibration import Fit, Iteration
@@ -33,22 +34,19 @@ class Paces:
             raise ValueError(f"paces must be finite and above 0, at least one, got {list(self.windows)}")
 
     def work_s(self, clock_s: float) -> float:
-        """W: seconds at pace 1 in which an engine does what it does until this moment of the run."""
-        done_s, begin_s = 0.0, 0.0
-        for pace in self.windows[:-1]:
-            if clock_s <= begin_s + WINDOW_S:
-                return done_s + (clock_s - begin_s) / pace
-            done_s, begin_s = done_s + WINDOW_S / pace, begin_s + WINDOW_S
-        return done_s + (clock_s - begin_s) / self.windows[-1]
+        """W: seconds at pace 1 in which an engine does what it does until this moment of the run, at least 0."""
+        window = min(int(clock_s // WINDOW_S), len(self.windows) - 1)
+        return self._done_s[window] + (clock_s - window * WINDOW_S) / self.windows[window]
 
     def clock_s(self, work_s: float) -> float:
-        """The moment of the run at which so much is done: the inverse of `work_s`."""
-        done_s, begin_s = 0.0, 0.0
-        for pace in self.windows[:-1]:
-            if work_s <= done_s + WINDOW_S / pace:
-                return begin_s + (work_s - done_s) * pace
-            done_s, begin_s = done_s + WINDOW_S / pace, begin_s + WINDOW_S
-        return begin_s + (work_s - done_s) * self.windows[-1]
+        """The moment of the run at which so much is done, at least 0: the inverse of `work_s`."""
+        window = bisect_right(self._done_s, work_s) - 1
+        return window * WINDOW_S + (work_s - self._done_s[window]) * self.windows[window]
+
+    @property
+    def _done_s(self) -> list[float]:
+        """W at the beginning of each window."""
+        return list(accumulate((WINDOW_S / pace for pace in self.windows[:-1]), initial=0.0))
 
     def of_work(self, applications: Sequence[TraceApplication]) -> list[TraceApplication]:
         """The applications as a simulation at pace 1 needs them."""
