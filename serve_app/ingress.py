@@ -167,8 +167,7 @@ class Ingress:
             return self._runner.get(named).status().model_dump()
         if self._open.holds(named):
             return await self._open_application(named)
-        nameable = re.fullmatch(ID_PATTERN, application_id) is not None
-        peer = await self._peers.holder(application_id, tenant) if nameable else None
+        peer = await self._peers.holder(application_id, tenant)
         if peer is not None:
             status: dict[str, Any] = await within_answer_time(peer.get_application.remote(application_id, tenant))
             return status
@@ -190,7 +189,7 @@ class Ingress:
 
     async def holds_application(self, application_id: str, tenant: str = DEFAULT_TENANT) -> bool:
         """Does this ingress hold the application?"""
-        named = _named(application_id, tenant)
+        named = _seen(application_id, tenant)
         return self._runner.holds(named) or self._open.holds(named)
 
     async def note_sub_agent(self, application_id: str, parent_id: str, tenant: str = DEFAULT_TENANT) -> None:
