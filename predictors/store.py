@@ -98,7 +98,6 @@ def save(predictor: TrainedPredictor, directory: Path) -> None:
     state, arrays = joined(costs=predictor.costs.state(), lengths=predictor.lengths.state())
     packed = _packed(arrays)
     document = {
-        "sha256": "",
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "kind": predictor.kind,

@@ -79,6 +79,12 @@ def evaluate(
     if as_json:
         http.print_json({**_document(predictor, found, interval, p50_ms), "learning": learning})
         return
+    _print(predictor, found, interval, p50_ms)
+    if html is not None:
+        Console(stderr=True).print(f"The plot is in {html}.", markup=False, highlight=False, soft_wrap=True)
+
+
+def _print(predictor: TrainedPredictor, found: Evaluation, interval: tuple[float, float] | None, p50_ms: float) -> None:
     console = Console()
     console.print(_table(predictor, found))
     if interval is not None:
@@ -87,8 +93,6 @@ def evaluate(
     console.print(f"One prediction, from text to cost: {p50_ms:.3f} ms (P50).")
     if found.replaced:
         console.print(f"{found.replaced:,} answers of the model were no cost and were replaced.")
-    if html is not None:
-        Console(stderr=True).print(f"The plot is in {html}.", markup=False, highlight=False, soft_wrap=True)
 
 
 def _beyond(applications: Sequence[FinishedApplication], count: int) -> list[FinishedApplication]:
