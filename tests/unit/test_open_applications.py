@@ -218,7 +218,8 @@ async def test_a_refusal_is_the_clients() -> None:
     assert not applications.holds("acme/a")
 
 
-async def test_one_whose_client_leaves_while_it_begins_is_cancelled() -> None:
+async def begun_and_left() -> tuple[Link, OpenApplications]:
+    """The client of `a` has left before the scheduler has answered."""
     link = Link()
     applications = OpenApplications(link, max_kept=2)
     beginning = asyncio.create_task(applications.begin(spec("a")))
@@ -226,6 +227,11 @@ async def test_one_whose_client_leaves_while_it_begins_is_cancelled() -> None:
     beginning.cancel()
     with suppress(asyncio.CancelledError):
         await beginning
+    return link, applications
+
+
+async def test_one_whose_client_leaves_while_it_begins_is_cancelled() -> None:
+    link, _ = await begun_and_left()
     assert [type(event) for event in link._outbox] == [ApplicationArrived]
     link._listeners["a"](tag("a"))
     await asyncio.sleep(0)
@@ -233,13 +239,7 @@ async def test_one_whose_client_leaves_while_it_begins_is_cancelled() -> None:
 
 
 async def test_one_whose_client_leaves_never_cancels_its_namesake() -> None:
-    link = Link()
-    applications = OpenApplications(link, max_kept=2)
-    beginning = asyncio.create_task(applications.begin(spec("a")))
-    await asyncio.sleep(0)
-    beginning.cancel()
-    with suppress(asyncio.CancelledError):
-        await beginning
+    link, applications = await begun_and_left()
     link._listeners["a"](Reject("a", None, Refusal.DUPLICATE_ID, "a runs"))
     await asyncio.sleep(0)
     assert [type(event) for event in link._outbox] == [ApplicationArrived]

@@ -177,11 +177,16 @@ def objects() -> bytes:
     return buffer.getvalue()
 
 
-def text_in_a_zip() -> bytes:
+def archived(member: bytes) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("a.npy", "not an array")
+        archive.writestr("a.npy", member)
     return buffer.getvalue()
+
+
+def with_header(header: bytes) -> bytes:
+    """An array of which there is a header alone."""
+    return archived(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
 
 
 def damaged_deflate() -> bytes:
@@ -194,25 +199,13 @@ def damaged_deflate() -> bytes:
     return bytes(packed)
 
 
-def more_than_memory_holds() -> bytes:
-    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (10000000000000,), }\n"
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("a.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
-    return buffer.getvalue()
-
-
-def broken_header() -> bytes:
-    header = b"{'descr': '<f8', 'shape': (3,\n"
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("a.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
-    return buffer.getvalue()
+MORE_THAN_MEMORY_HOLDS = b"{'descr': '<f8', 'fortran_order': False, 'shape': (10000000000000,), }\n"
+BROKEN_HEADER = b"{'descr': '<f8', 'shape': (3,\n"
 
 
 def encrypted() -> bytes:
     """As an archive that says that its member is."""
-    packed = bytearray(text_in_a_zip())
+    packed = bytearray(archived(b"not an array"))
     packed[6] |= 1
     packed[packed.index(b"PK\x01\x02") + 8] |= 1
     return bytes(packed)
@@ -237,8 +230,8 @@ def another_number(directory: Path) -> None:
     ("spoil", "reason"),
     [
         (replace_arrays(damaged_deflate()), "no arrays can be read"),
-        (replace_arrays(more_than_memory_holds()), "no arrays can be read"),
-        (replace_arrays(broken_header()), "no arrays can be read"),
+        (replace_arrays(with_header(MORE_THAN_MEMORY_HOLDS)), "no arrays can be read"),
+        (replace_arrays(with_header(BROKEN_HEADER)), "no arrays can be read"),
         (replace_arrays(encrypted()), "no arrays can be read"),
         (no_number, "NaN is no number"),
         (another_number, "damaged, or edited"),
@@ -261,7 +254,7 @@ def another_number(directory: Path) -> None:
         (drop("state"), "'state' is missing"),
         (drop("arrays_sha256"), "damaged"),
         (replace_arrays(b"PK but no archive"), "no arrays can be read"),
-        (replace_arrays(text_in_a_zip()), "no arrays can be read"),
+        (replace_arrays(archived(b"not an array")), "no arrays can be read"),
         (replace_arrays(objects()), "no arrays can be read"),
         (with_array("costs/quantiles", np.zeros((1, 1))), "do not fit together"),
         (with_array("costs/global/regressor/targets", np.array([np.nan])), "no finite number"),
